@@ -1,0 +1,5 @@
+"""`python -m localllm` is the command line."""
+
+from localllm.cli import main
+
+main()

@@ -1,0 +1,73 @@
+"""The exceptions of the localllm packages; it knows nothing of how they are shown.
+
+    LocalLLMError
+    ├── GGUFError                a file is not a valid GGUF, or not one that can be run
+    │   └── UnsupportedModelError   valid, but an architecture, quant type or tokenizer that is not known
+    ├── TokenizerError           vocabulary metadata that cannot be used
+    ├── TemplateError            a chat template that does not compile or raises
+    ├── OptionError              a model option with a wrong name, type or value
+    ├── RequestError             a request that the runner cannot serve as it is
+    │   └── ContextLengthError      a prompt longer than the context
+    ├── RunnerError              the runner process died, or could not load its model
+    ├── ServerBusyError          the queue is full
+    └── RequestCanceledError     the client went away
+
+Beside it stand `kernels_cpu.KernelError` and `registry.RegistryError`: those packages
+import nothing of ours. Texts are built from fields; nobody parses a message.
+"""
+
+
+class LocalLLMError(Exception):
+    """Root of what localllm raises on purpose. `hint` is the next command to try, or None."""
+
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+class GGUFError(LocalLLMError):
+    """The file is not a GGUF that can be read: truncated, corrupt, or inconsistent."""
+
+
+class UnsupportedModelError(GGUFError):
+    """A valid GGUF whose architecture, quant type or tokenizer is not supported."""
+
+
+class TokenizerError(LocalLLMError):
+    """The vocabulary in a GGUF cannot be turned into a tokenizer."""
+
+
+class TemplateError(LocalLLMError):
+    """A chat template does not compile, raises, or exceeds its limits."""
+
+
+class OptionError(LocalLLMError):
+    """A model option has a wrong type or value."""
+
+
+class RequestError(LocalLLMError):
+    """The runner cannot serve this request as it stands (the client's fault, status 400)."""
+
+
+class ContextLengthError(RequestError):
+    """The prompt does not fit the context. `n_prompt` and `n_ctx` are counts of tokens."""
+
+    def __init__(self, message: str, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(message)
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
+
+
+class RunnerError(LocalLLMError):
+    """The runner process died or could not load its model."""
+
+
+class ServerBusyError(LocalLLMError):
+    """Too many requests are waiting."""
+
+
+class RequestCanceledError(LocalLLMError):
+    """The client went away before its request was served."""
