@@ -1,0 +1,40 @@
+"""Fixtures every test folder may use; the modules themselves are in tests/fixtures."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def _load(stem: str) -> ModuleType:
+    name = f"localllm_test_{stem}"
+    spec = importlib.util.spec_from_file_location(name, FIXTURES / f"{stem}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look modules up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir() -> Path:
+    """The folder of recorded test data."""
+    return FIXTURES
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> ModuleType:
+    """Writers of tiny GGUF models: `tiny_models.script_model(path, pieces)` and others (tests/fixtures/models.py)."""
+    return _load("models")
+
+
+@pytest.fixture(scope="session")
+def fake_servers() -> ModuleType:
+    """`MockRegistry` and `RecordingServer` (tests/fixtures/servers.py)."""
+    return _load("servers")
