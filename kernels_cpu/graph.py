@@ -128,7 +128,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """The result of node `index`: float32 C-order [rows, cols], `rows` being the tokens ("n") or the outputs ("n_out")."""
+    """The result of node `index`: float32 [rows, cols], the rows being tokens ("n") or outputs ("n_out")."""
 
     index: int
     rows: Rows
