@@ -1,0 +1,351 @@
+"""The messages between the daemon and a runner process; it knows nothing of processes, HTTP or what tokens mean.
+
+On the pipe a message is one frame: a 4-byte little-endian length, then that many bytes of UTF-8 JSON,
+an object whose `type` names one of the classes below.
+
+    daemon -> runner    load, generate, cancel, tokenize, detokenize, shutdown     (end of file means exit)
+    runner -> daemon    progress*, then ready or failed;
+                        per request: chunk*, then done or error
+                        (rendered, tokens or text instead, where the request asked for that)
+"""
+
+import dataclasses
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, ClassVar, TypeVar
+
+LENGTH_BYTES = 4
+MAX_FRAME_BYTES = 1 << 30
+
+_LENGTH = struct.Struct("<I")
+
+
+class FrameError(ValueError):
+    """The bytes on the pipe are not a frame of this protocol."""
+
+
+_R = TypeVar("_R", bound="Record")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A dataclass that turns into a JSON object and back; unknown keys are ignored, absent ones take their default."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON-able dict (nested records too)."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls: type[_R], obj: dict[str, Any]) -> _R:
+        """The inverse of `to_json`. Raises: FrameError where a required field is missing."""
+        values = {}
+        for f in dataclasses.fields(cls):
+            if f.name in obj:
+                record = f.metadata.get("record")
+                value = obj[f.name]
+                values[f.name] = record.from_json(value) if record is not None and value is not None else value
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise FrameError(f"{cls.__name__}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    return value.to_json() if isinstance(value, Record) else value
+
+
+class Message(Record):
+    """A record that travels as a frame of its own; `type` is its name there."""
+
+    type: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and `type`."""
+        return {"type": self.type, **super().to_json()}
+
+
+@dataclass(frozen=True)
+class ModelSpec(Record):
+    """What a runner needs to know of one model. `name` is for messages to people only.
+
+    `digest` is the manifest's, `model_digest` the SHA-256 (hex) of the first GGUF; `model_paths` are its
+    parts in order (one for an unsplit file). `template` is the model's own Go template, None for the GGUF's
+    Jinja one. `system`, `params` and `messages` are the manifest's layers: the server has already put them
+    into each GenerateRequest.
+    """
+
+    name: str
+    digest: str
+    model_paths: list[str]
+    model_digest: str
+    template: str | None = None
+    system: str | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def model_path(self) -> str:
+        """The GGUF, or its first part."""
+        return self.model_paths[0]
+
+
+@dataclass(frozen=True)
+class LoadRequest(Message):
+    """The first message to a runner. 0 for `num_ctx`, `num_batch` or `num_thread` leaves the choice to it."""
+
+    type = "load"
+
+    model: ModelSpec = field(metadata={"record": ModelSpec})
+    num_ctx: int = 0
+    num_batch: int = 0
+    num_thread: int = 0
+    kv_cache_type: str = "f16"
+    num_parallel: int = 1
+    cache_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class GenerateRequest(Message):
+    """One request for text.
+
+    kind "generate": the prompt is `system` (if any), the history in `messages`, then `prompt` with its
+    `images` as the last user message; with `suffix`, only prompt and suffix; with `raw`, `prompt` untouched;
+    with `context`, those token ids in front. kind "chat": `messages` is everything, `system` is None.
+    `template` is a Go template for this request alone, None for the model's own. `think` is None (the
+    model's habit), a bool or a level. `format` is None, "json" or a JSON schema. `options` holds every
+    option, resolved by `options.resolve`. `images` are base64 texts.
+    """
+
+    type = "generate"
+
+    id: str
+    kind: str
+    prompt: str = ""
+    suffix: str = ""
+    system: str | None = None
+    template: str | None = None
+    raw: bool = False
+    context: list[int] | None = None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+    think: bool | str | None = None
+    format: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+    logprobs: bool = False
+    top_logprobs: int = 0
+    truncate: bool = True
+    shift: bool = True
+    debug_render_only: bool = False
+
+
+@dataclass(frozen=True)
+class Cancel(Message):
+    """Stop request `id` at once; nothing more is expected for it, and anything still sent is dropped."""
+
+    type = "cancel"
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Tokenize(Message):
+    """Asks for the token ids of `text`; answered by Tokens."""
+
+    type = "tokenize"
+
+    id: str
+    text: str
+    add_special: bool = True
+    parse_special: bool = True
+
+
+@dataclass(frozen=True)
+class Detokenize(Message):
+    """Asks for the text of `tokens`; answered by Text."""
+
+    type = "detokenize"
+
+    id: str
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Shutdown(Message):
+    """Drop everything and exit with status 0."""
+
+    type = "shutdown"
+
+
+@dataclass(frozen=True)
+class Progress(Message):
+    """A step of loading: `completed` of `total`, in whatever the status counts (kernels, bytes, tensors)."""
+
+    type = "progress"
+
+    status: str
+    completed: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The model is loaded. `n_ctx` is the context in force, `memory_bytes` what the model takes, all told."""
+
+    type = "ready"
+
+    n_ctx: int
+    n_ctx_train: int = 0
+    memory_bytes: int = 0
+    capabilities: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """The model could not be loaded; the runner exits. `kind` is the name of a class of localllm.errors."""
+
+    type = "failed"
+
+    error: str
+    kind: str = "RunnerError"
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Chunk(Message):
+    """A piece of the answer to request `id`. A logprob is {"token", "logprob", "bytes", "top_logprobs": [...]}."""
+
+    type = "chunk"
+
+    id: str
+    text: str = ""
+    thinking: str = ""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Stats(Record):
+    """Counts of tokens and durations of one request. `prompt_eval_count` includes those reused from the KV cache."""
+
+    load_duration_ns: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration_ns: int = 0
+    eval_count: int = 0
+    eval_duration_ns: int = 0
+    prompt_eval_cached_count: int = 0
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """The end of request `id`. `context`: ids of prompt and answer; `truncated`: what was dropped, if anything."""
+
+    type = "done"
+
+    id: str
+    done_reason: str = "stop"
+    stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
+    context: list[int] | None = None
+    truncated: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Error(Message):
+    """Request `id` failed, alone. `kind` names a class of localllm.errors, `fields` its extra arguments."""
+
+    type = "error"
+
+    id: str
+    error: str
+    kind: str = "RunnerError"
+    hint: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rendered(Message):
+    """The prompt of request `id`, which asked for `debug_render_only`."""
+
+    type = "rendered"
+
+    id: str
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Tokens(Message):
+    """The answer to Tokenize."""
+
+    type = "tokens"
+
+    id: str
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Text(Message):
+    """The answer to Detokenize."""
+
+    type = "text"
+
+    id: str
+    text: str
+
+
+MESSAGES: dict[str, type[Message]] = {
+    cls.type: cls
+    for cls in (
+        *(LoadRequest, GenerateRequest, Cancel, Tokenize, Detokenize, Shutdown),
+        *(Progress, Ready, Failed, Chunk, Done, Error, Rendered, Tokens, Text),
+    )
+}
+
+
+def encode_frame(message: Message) -> bytes:
+    """The frame of a message, ready to write. Raises: FrameError above MAX_FRAME_BYTES."""
+    body = json.dumps(message.to_json(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"message of {len(body)} bytes exceeds the {MAX_FRAME_BYTES} bytes of a frame")
+    return _LENGTH.pack(len(body)) + body
+
+
+def frame_length(header: bytes) -> int:
+    """Bytes of body that follow these LENGTH_BYTES bytes. Raises: FrameError above MAX_FRAME_BYTES."""
+    (length,) = _LENGTH.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise FrameError(f"frame of {length} bytes exceeds {MAX_FRAME_BYTES}")
+    return int(length)
+
+
+def decode_body(body: bytes) -> Message:
+    """The message in a frame's body. Raises: FrameError."""
+    try:
+        obj = json.loads(body.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise FrameError(f"frame is not JSON: {error}") from error
+    if not isinstance(obj, dict) or obj.get("type") not in MESSAGES:
+        raise FrameError("frame is not an object with a known type")
+    return MESSAGES[obj["type"]].from_json(obj)
+
+
+def read_frame(stream: BinaryIO) -> Message | None:
+    """The next message of a blocking stream, None at its end. Raises: FrameError, also when it ends inside a frame."""
+    header = _read_exactly(stream, LENGTH_BYTES)
+    if not header:
+        return None
+    body = _read_exactly(stream, frame_length(header)) if len(header) == LENGTH_BYTES else b""
+    if len(header) < LENGTH_BYTES or len(body) < frame_length(header):
+        raise FrameError("stream ended inside a frame")
+    return decode_body(body)
+
+
+def _read_exactly(stream: BinaryIO, n_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    while n_bytes > 0:
+        part = stream.read(n_bytes)
+        if not part:
+            break
+        parts.append(part)
+        n_bytes -= len(part)
+    return b"".join(parts)
