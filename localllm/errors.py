@@ -5,6 +5,7 @@
     │   └── UnsupportedModelError   valid, but an architecture, quant type or tokenizer that is not known
     ├── TokenizerError           vocabulary metadata that cannot be used
     ├── TemplateError            a chat template that does not compile or raises
+    ├── SettingError             an environment variable with a wrong name or value
     ├── OptionError              a model option with a wrong name, type or value
     ├── RequestError             a request that the runner cannot serve as it is
     │   └── ContextLengthError      a prompt longer than the context
@@ -42,6 +43,10 @@ class TokenizerError(LocalLLMError):
 
 class TemplateError(LocalLLMError):
     """A chat template does not compile, raises, or exceeds its limits."""
+
+
+class SettingError(LocalLLMError):
+    """An environment variable has a value that cannot be used, or a name that is not known."""
 
 
 class OptionError(LocalLLMError):

@@ -1,0 +1,281 @@
+"""The environment variables, one function each, read when called; it knows nothing of who uses the values.
+
+`LOCALLLM_X` counts; where it is unset or empty, its twin `OLLAMA_X` does. Spaces and outer quotes are trimmed.
+A value of ours that cannot be used is a SettingError; one of the twin's is logged and its default used, as
+Ollama does. A boolean that does not parse counts as true. `check` looks at everything at once, for the start
+of the daemon.
+"""
+
+import difflib
+import ipaddress
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import platformdirs
+
+from localllm.durations import FOREVER_NS, NS_PER_S, parse_go_duration
+from localllm.errors import SettingError
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "LOCALLLM_"
+TWIN_PREFIX = "OLLAMA_"
+DEFAULT_PORT = 11434
+KV_CACHE_TYPES = ("f16", "q8_0", "q4_0")
+_SCHEME_PORTS = {"http": 80, "https": 443}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One row of the table: the name without prefix, its default as text, what it means."""
+
+    name: str
+    default: str
+    meaning: str
+    has_twin: bool = True
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("HOST", "127.0.0.1:11434", "address the daemon listens on and the commands talk to"),
+    Variable("MODELS", "~/.localllm/models", "folder of the model store (Ollama's layout; may be Ollama's own)"),
+    Variable("KEEP_ALIVE", "5m", "how long a model stays loaded after its last request (negative: for ever)"),
+    Variable("LOAD_TIMEOUT", "5m", "give up loading a model after this long without progress (0: never)"),
+    Variable("NUM_PARALLEL", "1", "requests one model serves at the same time"),
+    Variable("MAX_LOADED_MODELS", "0", "models loaded at the same time (0: chosen from memory, at most 3)"),
+    Variable("MAX_QUEUE", "512", "requests that may wait before more are refused"),
+    Variable("CONTEXT_LENGTH", "0", "context length where neither model nor request sets num_ctx (0: 4096)"),
+    Variable("KV_CACHE_TYPE", "f16", "type of the KV cache: f16, q8_0 or q4_0"),
+    Variable("NUM_THREADS", "0", "threads of a model (0: the physical cores)", False),
+    Variable("ORIGINS", "", "further origins that browsers may call from, comma-separated, * as wildcard"),
+    Variable("DEBUG", "0", "1 logs more"),
+    Variable("NOPRUNE", "0", "1 keeps blobs that no model uses"),
+    Variable("NOHISTORY", "0", "1 keeps no history of prompts"),
+    Variable("EDITOR", "", "editor for long prompts (else $VISUAL, $EDITOR)"),
+    Variable("STATE_DIR", "~/.localllm", "folder of logs, history and, unless set apart, models", False),
+    Variable("CACHE_DIR", "the user's cache folder", "folder of compiled kernels and repacked weights", False),
+    Variable("CPU", "", "force a lower instruction set: avx2 or portable", False),
+)
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+class HostAddress(NamedTuple):
+    """Where the daemon is: scheme, host (IPv6 without brackets), port, path ("" or "/prefix")."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+def _raw(full_name: str) -> str:
+    return os.environ.get(full_name, "").strip().strip("\"'").strip()
+
+
+def _text(name: str) -> tuple[str, str]:
+    """(value, full name it came from); an empty value where neither twin is set."""
+    own = _raw(PREFIX + name)
+    if own or not _BY_NAME[name].has_twin:
+        return own, PREFIX + name
+    return _raw(TWIN_PREFIX + name), TWIN_PREFIX + name
+
+
+def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
+    text, full_name = _text(name)
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except ValueError:
+        message = f"{full_name}={text!r} cannot be used: expected {expected}"
+    if full_name.startswith(PREFIX):
+        raise SettingError(message, hint=f"unset {full_name}, or set it as in {full_name}={_BY_NAME[name].default}")
+    logger.warning("%s; using the default", message)
+    return default
+
+
+def _parse_bool(text: str) -> bool:
+    return text.lower() not in ("0", "f", "false")
+
+
+def _parse_count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError(text)
+    return count
+
+
+def _parse_duration_ns(text: str) -> int:
+    try:
+        return int(text) * NS_PER_S
+    except ValueError:
+        return parse_go_duration(text)
+
+
+def _parse_keep_alive_ns(text: str) -> int:
+    duration_ns = _parse_duration_ns(text)
+    return FOREVER_NS if duration_ns < 0 else min(duration_ns, FOREVER_NS)
+
+
+def _parse_host(text: str) -> HostAddress:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "http", text
+    scheme = scheme.lower()
+    if scheme not in _SCHEME_PORTS:
+        raise ValueError(text)
+    authority, _, path = rest.partition("/")
+    host, port = _split_port(authority, _SCHEME_PORTS[scheme] if separator else DEFAULT_PORT)
+    return HostAddress(scheme, host or "127.0.0.1", port, f"/{path.strip('/')}" if path.strip("/") else "")
+
+
+def _split_port(authority: str, default_port: int) -> tuple[str, int]:
+    if authority.startswith("["):
+        host, bracket, tail = authority[1:].partition("]")
+        if not bracket or (tail and not tail.startswith(":")):
+            raise ValueError(authority)
+        port_text = tail[1:]
+    elif authority.count(":") > 1:
+        host, port_text = str(ipaddress.IPv6Address(authority)), ""
+    else:
+        host, _, port_text = authority.partition(":")
+    port = int(port_text) if port_text else default_port
+    if not 0 <= port <= 65535:
+        raise ValueError(authority)
+    return host, port
+
+
+def host() -> HostAddress:
+    """Where the daemon listens, from `host`, `host:port`, `:port`, `http://host` (port 80), `https://host` (443)."""
+    default = HostAddress("http", "127.0.0.1", DEFAULT_PORT, "")
+    return _read("HOST", default, _parse_host, "host, host:port, :port or http://host:port")
+
+
+def connect_url() -> str:
+    """The URL a client reaches the daemon at, without a trailing slash; an unspecified address becomes loopback."""
+    scheme, name, port, path = host()
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}{path}"
+
+
+def _folder(name: str, default: Path) -> Path:
+    text, _ = _text(name)
+    return Path(text).expanduser().absolute() if text else default
+
+
+def state_dir() -> Path:
+    """Folder of logs, history and, by default, models: `~/.localllm`."""
+    return _folder("STATE_DIR", Path.home() / ".localllm")
+
+
+def models_dir() -> Path:
+    """Folder of the model store: `~/.localllm/models`."""
+    return _folder("MODELS", state_dir() / "models")
+
+
+def cache_dir() -> Path:
+    """Folder of compiled kernels and repacked weights; may be deleted at any time when nothing runs."""
+    return _folder("CACHE_DIR", Path(platformdirs.user_cache_dir("localllm", appauthor=False)))
+
+
+def keep_alive_ns() -> int:
+    """Nanoseconds a model stays loaded after its last request; FOREVER_NS for a negative value."""
+    expected = "a duration such as 5m, or a number of seconds"
+    return _read("KEEP_ALIVE", 300 * NS_PER_S, _parse_keep_alive_ns, expected)
+
+
+def load_timeout_s() -> float | None:
+    """Seconds without progress after which loading is given up; None is never."""
+    expected = "a duration such as 5m, or a number of seconds"
+    timeout_ns = _read("LOAD_TIMEOUT", 300 * NS_PER_S, _parse_duration_ns, expected)
+    return timeout_ns / NS_PER_S if timeout_ns > 0 else None
+
+
+def num_parallel() -> int:
+    """Requests one model serves at the same time, at least 1."""
+    return max(1, _read("NUM_PARALLEL", 1, _parse_count, "a count"))
+
+
+def max_loaded_models() -> int:
+    """Models loaded at the same time; 0 leaves the choice to the scheduler."""
+    return _read("MAX_LOADED_MODELS", 0, _parse_count, "a count")
+
+
+def max_queue() -> int:
+    """Requests that may wait before more are refused."""
+    return _read("MAX_QUEUE", 512, _parse_count, "a count")
+
+
+def context_length() -> int:
+    """Context length where neither model nor request sets num_ctx; 0 leaves the choice to the runner."""
+    return _read("CONTEXT_LENGTH", 0, _parse_count, "a count of tokens")
+
+
+def num_threads() -> int:
+    """Threads of a model; 0 leaves the choice to the runner."""
+    return _read("NUM_THREADS", 0, _parse_count, "a count")
+
+
+def _parse_kv_cache_type(text: str) -> str:
+    if text.lower() not in KV_CACHE_TYPES:
+        raise ValueError(text)
+    return text.lower()
+
+
+def kv_cache_type() -> str:
+    """Type of the KV cache: f16, q8_0 or q4_0."""
+    return _read("KV_CACHE_TYPE", "f16", _parse_kv_cache_type, "f16, q8_0 or q4_0")
+
+
+def origins() -> list[str]:
+    """Origins allowed beside the built-in ones, in order."""
+    text, _ = _text("ORIGINS")
+    return [origin.strip() for origin in text.split(",") if origin.strip()]
+
+
+def debug() -> bool:
+    """Whether to log more."""
+    return _read("DEBUG", False, _parse_bool, "0 or 1")
+
+
+def noprune() -> bool:
+    """Whether blobs that no model uses are kept."""
+    return _read("NOPRUNE", False, _parse_bool, "0 or 1")
+
+
+def nohistory() -> bool:
+    """Whether the REPL keeps no history."""
+    return _read("NOHISTORY", False, _parse_bool, "0 or 1")
+
+
+def editor() -> str:
+    """The editor's command for long prompts, "" where none is set here."""
+    return _text("EDITOR")[0]
+
+
+_CHECKED: tuple[Callable[[], Any], ...] = (
+    *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
+    *(max_queue, context_length, num_threads, kv_cache_type),
+)
+
+
+def check() -> list[SettingError]:
+    """Everything wrong with the environment: values that cannot be used, `LOCALLLM_` names that do not exist."""
+    problems = []
+    for read in _CHECKED:
+        try:
+            read()
+        except SettingError as error:
+            problems.append(error)
+    known = [PREFIX + name for name in _BY_NAME]
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else "localllm serve --help lists the variables"
+            problems.append(SettingError(f"unknown environment variable: {name}", hint=hint))
+    return problems
