@@ -21,6 +21,9 @@ from kernels_cpu import KernelError
 Rows = Literal["n", "n_out"]
 Pairing = Literal["interleaved", "half"]
 
+PAGE_POSITIONS = 32
+"""Positions in a page of the KV cache."""
+
 
 @dataclass(frozen=True, eq=False)
 class Weight:
@@ -124,6 +127,22 @@ class RopeSpec:
 
         low, high = math.floor(pair_turning(self.beta_fast)), math.ceil(pair_turning(self.beta_slow))
         return max(0, low), min(n_rot - 1, high)
+
+
+@dataclass(frozen=True, eq=False)
+class StepInputs:
+    """What one step runs; every array is int32 and C-order.
+
+    Row i is token `ids[i]` at position `positions[i]` of the sequence in slot `slots[i]`, each [n]. A slot's row of
+    `page_tables` [n_slots, max_pages] names the pages of its cache: position p lies in page
+    `page_tables[slot, p // 32]` at p % 32. `output_rows` [n_out] are the rows whose logits are wanted, in this order.
+    """
+
+    ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    slots: npt.NDArray[np.int32]
+    page_tables: npt.NDArray[np.int32]
+    output_rows: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
