@@ -1,0 +1,299 @@
+"""Evaluates a graph with NumPy, one plain function an operation, as the reference of the compiled kernels.
+
+It is written to be read and compared with, knows nothing of speed, and allocates freely.
+Sums of squares run in float64; everything else is float32 as in the compiled kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from kernels_cpu import KernelError
+from kernels_cpu.graph import Graph, Node, Pairing, RopeSpec, StepInputs, Value, Vector, Weight
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+Activations = Callable[[F32, Weight], F32]
+"""Takes a linear layer's input [n, n_cols] and its weight, gives the input as the compiled kernel would see it."""
+
+
+def dequantise(weight: Weight) -> F32:
+    """The matrix as float32 [n_rows, n_cols], by the `gguf` package's reference.
+
+    Raises:
+        KernelError: the `gguf` package cannot read this type, or the bytes do not make `n_cols` elements a row.
+    """
+    rows = weight.data.reshape(weight.n_rows, -1)
+    try:
+        x = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(weight.type_id))
+    except (ValueError, NotImplementedError) as error:
+        raise KernelError(f"weight `{weight.name}`: cannot dequantise ggml type {weight.type_id}: {error}") from error
+    if x.shape != (weight.n_rows, weight.n_cols):
+        raise KernelError(
+            f"weight `{weight.name}`: expected {weight.n_rows} x {weight.n_cols}, got bytes for {x.shape}"
+        )
+    return x.astype(np.float32, copy=False)
+
+
+def quantise_activations(x: F32, block: int = 32, levels: int = 127) -> F32:
+    """x [n, cols] as integers of `block` columns with one float32 scale would hold it.
+
+    Per block d = max|x| / levels and q = round(x / d), half to even; the result is q * d. A block of zeros stays zero;
+    the last block of a row may be shorter.
+    """
+    n, cols = x.shape
+    padded = np.zeros((n, -(-cols // block), block), np.float32)
+    padded.reshape(n, -1)[:, :cols] = x
+    d = np.abs(padded).max(axis=2, keepdims=True) / np.float32(levels)
+    q = np.rint(np.divide(padded, d, out=np.zeros_like(padded), where=d > 0))
+    return np.ascontiguousarray((q * d).reshape(n, -1)[:, :cols])
+
+
+ACTIVATIONS: dict[str, Activations] = {
+    "f32": lambda x, weight: x,
+    "q8": lambda x, weight: quantise_activations(x),
+}
+"""The input of linear layers as it is, or as int8 in blocks of 32 columns with a float32 scale."""
+
+
+def twin_embedding(ids: I32, weight: Weight) -> F32:
+    """Rows `ids` [n] of `weight`, dequantised: float32 [n, n_cols]. Raises KernelError for an id that is no row."""
+    if len(ids) and not 0 <= ids.min() <= ids.max() < weight.n_rows:
+        raise KernelError(f"embedding: expected token ids in 0..{weight.n_rows - 1}, got {ids.min()}..{ids.max()}")
+    rows = weight.data.reshape(weight.n_rows, -1)[ids]
+    return dequantise(
+        Weight(weight.name, weight.type_id, len(ids), weight.n_cols, np.ascontiguousarray(rows).reshape(-1))
+    )
+
+
+def twin_linear(x: F32, weight: Weight, bias: Vector | None = None, act: str = "f32") -> F32:
+    """x [n, n_cols] @ dequantised weight.T + bias -> float32 [n, n_rows]; `act` is a key of ACTIVATIONS."""
+    y = ACTIVATIONS[act](x, weight) @ dequantise(weight).T
+    return y if bias is None else y + bias.data
+
+
+def twin_rms_norm(x: F32, w: F32, eps: float) -> F32:
+    """x * w / sqrt(mean(x^2) + eps) over the last axis; x [..., cols], w [cols]."""
+    mean_square = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
+    return (x * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)) * w
+
+
+def twin_head_norm(x: F32, w: F32, eps: float, head_dim: int) -> F32:
+    """RMS norm of each run of head_dim columns: x [n, n_head * head_dim], w [head_dim]."""
+    return twin_rms_norm(x.reshape(len(x), -1, head_dim), w, eps).reshape(x.shape)
+
+
+def twin_rope(x: F32, positions: I32, cos: F32, sin: F32, head_dim: int, pairing: Pairing) -> F32:
+    """Turns the pairs of each head by its row's position.
+
+    x is [n, n_head * head_dim], positions [n], cos and sin [n_ctx, n_rot / 2]. Pair i is columns (2i, 2i + 1) of a
+    head if interleaved, (i, i + n_rot / 2) if half. Columns from n_rot on are kept.
+    """
+    n_pairs = cos.shape[1]
+    y = x.reshape(len(x), -1, head_dim).copy()
+    first = slice(0, 2 * n_pairs, 2) if pairing == "interleaved" else slice(0, n_pairs)
+    second = slice(1, 2 * n_pairs, 2) if pairing == "interleaved" else slice(n_pairs, 2 * n_pairs)
+    a, b = y[:, :, first].copy(), y[:, :, second].copy()
+    c, s = cos[positions][:, None, :], sin[positions][:, None, :]
+    y[:, :, first] = a * c - b * s
+    y[:, :, second] = a * s + b * c
+    return y.reshape(x.shape)
+
+
+def twin_attention(
+    q: F32,
+    keys: F32,
+    values: F32,
+    positions: I32,
+    n_head: int,
+    n_head_kv: int,
+    head_dim: int,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> F32:
+    """Causal attention of some rows of one sequence.
+
+    q is [n, n_head * head_dim] at `positions` [n]; keys and values are [n_kv, n_head_kv * head_dim] of positions
+    0 .. n_kv - 1. A row at position p sees p' <= p, and p - p' < window if window > 0. Scores are q.k * scale, then
+    softcap * tanh(score / softcap) if softcap > 0. Gives [n, n_head * head_dim].
+    """
+    n, n_kv, group = len(q), len(keys), n_head // n_head_kv
+    queries = q.reshape(n, n_head_kv, group, head_dim).transpose(1, 2, 0, 3)
+    k = keys.reshape(n_kv, n_head_kv, 1, head_dim).transpose(1, 2, 3, 0)
+    v = values.reshape(n_kv, n_head_kv, 1, head_dim).transpose(1, 2, 0, 3)
+    scores = (queries @ k) * np.float32(scale)
+    if softcap > 0:
+        scores = twin_softcap(scores, softcap)
+    distance = positions[:, None].astype(np.int64) - np.arange(n_kv)[None, :]
+    hidden = (distance < 0) | ((distance >= window) if window > 0 else False)
+    scores = np.where(hidden, np.float32(-np.inf), scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.ascontiguousarray((weights @ v).transpose(2, 0, 1, 3)).reshape(n, n_head * head_dim)
+
+
+def twin_scale(x: F32, c: float) -> F32:
+    """x * c"""
+    return x * np.float32(c)
+
+
+def twin_softcap(x: F32, c: float) -> F32:
+    """c * tanh(x / c)"""
+    return np.float32(c) * np.tanh(x / np.float32(c))
+
+
+def twin_add(x: F32, y: F32) -> F32:
+    """x + y"""
+    return x + y
+
+
+def twin_swiglu(gate: F32, up: F32) -> F32:
+    """gate / (1 + exp(-gate)) * up, of equal shapes."""
+    with np.errstate(over="ignore"):
+        return gate / (np.float32(1) + np.exp(-gate)) * up
+
+
+def twin_geglu(gate: F32, up: F32) -> F32:
+    """GELU's tanh form (arXiv:1606.08415 section 2) of gate, times up, of equal shapes."""
+    inner = np.float32(np.sqrt(2 / np.pi)) * gate * (np.float32(1) + np.float32(0.044715) * gate * gate)
+    return np.float32(0.5) * gate * (np.float32(1) + np.tanh(inner)) * up
+
+
+class KVStore(Protocol):
+    """Where keys and values of earlier steps are kept."""
+
+    def write(self, layer: int, step: StepInputs, k: F32, v: F32) -> None:
+        """Keeps k and v [n, n_head_kv * head_dim], row i at `step.positions[i]` of slot `step.slots[i]`."""
+
+    def read(self, layer: int, step: StepInputs, slot: int, n_kv: int) -> tuple[F32, F32]:
+        """Keys and values of positions 0 .. n_kv - 1 of a slot, float32 [n_kv, n_head_kv * head_dim] each."""
+
+
+class PlainKV:
+    """A KV cache of one array per layer and slot, without pages; what is stored is rounded to `dtype`."""
+
+    def __init__(self, dtype: npt.DTypeLike = np.float32) -> None:
+        self._dtype = dtype
+        self._rows: dict[tuple[int, int], npt.NDArray[Any]] = {}
+
+    def write(self, layer: int, step: StepInputs, k: F32, v: F32) -> None:
+        pairs = np.stack([k, v], axis=1).astype(self._dtype)
+        for slot in np.unique(step.slots):
+            mine = step.slots == slot
+            positions = step.positions[mine]
+            rows = self._grown(layer, int(slot), int(positions.max()) + 1, pairs.shape[1:])
+            rows[positions] = pairs[mine]
+
+    def read(self, layer: int, step: StepInputs, slot: int, n_kv: int) -> tuple[F32, F32]:
+        rows = self._rows[layer, slot][:n_kv].astype(np.float32)
+        return rows[:, 0], rows[:, 1]
+
+    def _grown(self, layer: int, slot: int, n_rows: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        old = self._rows.get((layer, slot), np.zeros((0, *shape), self._dtype))
+        if len(old) < n_rows:
+            old = np.concatenate([old, np.zeros((n_rows - len(old), *shape), self._dtype)])
+        self._rows[layer, slot] = old
+        return old
+
+
+class Twin:
+    """Runs steps of a graph. `activations` (a key of ACTIVATIONS, or a function) is applied before every linear layer.
+
+    Dequantised matrices are kept, so that a second step costs only arithmetic.
+    """
+
+    def __init__(
+        self, graph: Graph, n_ctx: int, kv: KVStore | None = None, activations: str | Activations = "f32"
+    ) -> None:
+        self.graph = graph
+        self.n_ctx = n_ctx
+        self._kv = PlainKV() if kv is None else kv
+        self._activations = ACTIVATIONS[activations] if isinstance(activations, str) else activations
+        self._matrices: dict[Weight, F32] = {}
+        self._tables: dict[tuple[RopeSpec, int], tuple[F32, F32]] = {}
+        self._last_use = {x.index: i for i, node in enumerate(graph.nodes) for x in node.inputs}
+
+    def run(self, step: StepInputs) -> F32:
+        """Logits float32 [n_out, n_vocab] of the step's output rows.
+
+        Raises:
+            KernelError: a position beyond the context, or a token id beyond the vocabulary.
+        """
+        self._check(step)
+        values: dict[int, F32] = {}
+        for i, node in enumerate(self.graph.nodes):
+            values[node.output.index] = self._evaluate(node, [values[x.index] for x in node.inputs], step)
+            for x in node.inputs:
+                if self._last_use[x.index] == i:
+                    values.pop(x.index, None)
+        return values[self._result().index]
+
+    def _result(self) -> Value:
+        if self.graph.logits is None:
+            raise KernelError("graph: expected a call of `output`, got none")
+        return self.graph.logits
+
+    def _check(self, step: StepInputs) -> None:
+        if len(step.positions) and not 0 <= step.positions.min() <= step.positions.max() < self.n_ctx:
+            raise KernelError(f"step: expected positions in 0..{self.n_ctx - 1}, got {step.positions.max()}")
+
+    def _evaluate(self, node: Node, inputs: list[F32], step: StepInputs) -> F32:
+        if node.op in ELEMENTWISE:
+            return ELEMENTWISE[node.op](*inputs, **node.attrs)
+        operation = getattr(self, f"_{node.op}", None)
+        if operation is None:
+            raise KernelError(f"twin: expected a known operation, got `{node.op}`")
+        result: F32 = operation(inputs, step, **node.attrs)
+        return result
+
+    def _embedding(self, inputs: list[F32], step: StepInputs, weight: Weight) -> F32:
+        return twin_embedding(step.ids, weight)
+
+    def _select_outputs(self, inputs: list[F32], step: StepInputs) -> F32:
+        return inputs[0][step.output_rows]
+
+    def _rms_norm(self, inputs: list[F32], step: StepInputs, w: Vector, eps: float) -> F32:
+        return twin_rms_norm(inputs[0], w.data, eps)
+
+    def _head_norm(self, inputs: list[F32], step: StepInputs, w: Vector, eps: float, head_dim: int) -> F32:
+        return twin_head_norm(inputs[0], w.data, eps, head_dim)
+
+    def _linear(self, inputs: list[F32], step: StepInputs, weight: Weight, bias: Vector | None) -> F32:
+        if weight not in self._matrices:
+            self._matrices[weight] = dequantise(weight)
+        y = self._activations(inputs[0], weight) @ self._matrices[weight].T
+        return y if bias is None else y + bias.data
+
+    def _rope(
+        self, inputs: list[F32], step: StepInputs, head_dim: int, n_rot: int, pairing: Pairing, freqs: RopeSpec
+    ) -> F32:
+        if (freqs, n_rot) not in self._tables:
+            self._tables[freqs, n_rot] = freqs.tables(n_rot, self.n_ctx)
+        cos, sin = self._tables[freqs, n_rot]
+        return twin_rope(inputs[0], step.positions, cos, sin, head_dim, pairing)
+
+    def _attention(self, inputs: list[F32], step: StepInputs, layer: int, **attrs: Any) -> F32:
+        q, k, v = inputs
+        self._kv.write(layer, step, k, v)
+        out = np.empty_like(q)
+        for slot in np.unique(step.slots):
+            mine = step.slots == slot
+            positions = step.positions[mine]
+            keys, values = self._kv.read(layer, step, int(slot), int(positions.max()) + 1)
+            out[mine] = twin_attention(q[mine], keys, values, positions, **attrs)
+        return out
+
+
+ELEMENTWISE: dict[str, Callable[..., F32]] = {
+    "scale": twin_scale,
+    "softcap": twin_softcap,
+    "add": twin_add,
+    "swiglu": twin_swiglu,
+    "geglu": twin_geglu,
+}
