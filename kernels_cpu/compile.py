@@ -1,0 +1,149 @@
+"""Compiles kernels for this CPU, one at a time and only when asked, and keeps them on disk.
+
+A kernel is a Numba function `(row, thread, n_threads)` of three int64: `row` is the address of its
+row of a tape, from which it reads its arguments; it does the share of the work that falls to
+`thread` of `n_threads`. It is compiled as a C callback, so that a tape can call it by address.
+
+The cache directory is keyed by a hash of this package's sources, the versions of Numba and
+llvmlite, and the CPU path: Numba alone would not notice that an imported file has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import platformdirs
+
+from kernels_cpu import KernelError
+from kernels_cpu.target import TARGET
+
+SIGNATURE = "void(int64, int64, int64)"
+PACKAGE = Path(__file__).parent
+
+Progress = Callable[[int, int], None]
+
+
+def _forced() -> bool:
+    return bool(os.environ.get("LOCALLLM_CPU", "").strip())
+
+
+if _forced():
+    numba.config.CPU_NAME = TARGET.cpu_name
+    numba.config.CPU_FEATURES = TARGET.features
+
+
+def default_cache_dir() -> Path:
+    """Where caches live unless the caller says otherwise: LOCALLLM_CACHE_DIR, else the user's cache folder."""
+    return Path(os.environ.get("LOCALLLM_CACHE_DIR") or platformdirs.user_cache_dir("localllm"))
+
+
+@functools.cache
+def source_hash() -> str:
+    """16 hex digits that change whenever compiled code could."""
+    h = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        h.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
+    h.update(repr((numba.__version__, llvmlite.__version__, TARGET, sys.version_info[:2])).encode())
+    return h.hexdigest()[:16]
+
+
+def cache_directory() -> Path:
+    """The folder of compiled kernels for this package, Numba and CPU path."""
+    return default_cache_dir() / "kernels" / source_hash()
+
+
+numba.config.CACHE_DIR = str(cache_directory())
+
+
+class Kernel:
+    """A function that becomes a machine address when it is first needed."""
+
+    def __init__(self, fn: Callable[[int, int, int], None]) -> None:
+        self.fn = fn
+        self.name = f"{fn.__module__}:{fn.__name__}"
+        self._compiled: Any = None
+
+    def _marker(self) -> Path:
+        return cache_directory() / (self.name.replace(":", ".") + ".done")
+
+    def is_cached(self) -> bool:
+        """Whether compiling would only load from disk."""
+        return self._compiled is not None or self._marker().exists()
+
+    def address(self) -> int:
+        """The kernel's entry point; compiles, or loads from the disk cache, on first use."""
+        if self._compiled is None:
+            make = numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")
+            self._compiled = make(self.fn)
+            self._marker().touch()
+        return int(self._compiled.address)
+
+
+def kernel(fn: Callable[[int, int, int], None]) -> Kernel:
+    """Decorator: this function is a kernel. It must be a module-level name."""
+    return Kernel(fn)
+
+
+def find_kernel(name: str) -> Kernel:
+    """The kernel called `module:function`."""
+    module, _, function = name.partition(":")
+    found = getattr(importlib.import_module(module), function, None)
+    if not isinstance(found, Kernel):
+        raise KernelError(f'unknown kernel: "{name}"')
+    return found
+
+
+def compile_all(kernels: Iterable[Kernel], progress: Progress | None = None, n_processes: int = 0) -> None:
+    """Make every kernel ready to call; those missing from the disk cache are compiled in parallel processes.
+
+    `progress(done, total)` counts the kernels that had to be compiled; it is not called when none had.
+    """
+    wanted = {k.name: k for k in kernels}
+    missing = [k for k in wanted.values() if not k.is_cached()]
+    if len(missing) > 1:
+        _compile_in_processes(missing, progress or (lambda done, total: None), n_processes or os.cpu_count() or 1)
+    elif missing and progress:
+        progress(0, 1)
+    for k in wanted.values():
+        k.address()
+    if missing and progress:
+        progress(len(missing), len(missing))
+
+
+def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes: int) -> None:
+    n = min(n_processes, len(missing))
+    # Deal them out like cards: neighbours in the list (the tiles of one type) cost about the same.
+    shares = [[k.name for k in missing[i::n]] for i in range(n)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()"]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    children = [subprocess.Popen(command + share, env=env, **quiet) for share in shares]  # type: ignore[call-overload]
+    try:
+        while any(child.poll() is None for child in children):
+            progress(sum(k.is_cached() for k in missing), len(missing))
+            time.sleep(0.05)
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+            _, stderr = child.communicate()
+            if child.returncode:
+                last = stderr.decode(errors="replace").strip().splitlines()[-1:]
+                raise KernelError(f"a kernel did not compile (exit status {child.returncode}): {' '.join(last)}")
+
+
+def main() -> None:
+    """Compile the kernels named by the command line: the body of a compiling process."""
+    for name in sys.argv[1:]:
+        find_kernel(name).address()

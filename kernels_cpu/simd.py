@@ -1,0 +1,585 @@
+"""SIMD values for Numba: LLVM vector types, and @intrinsic functions on them.
+
+The only file that knows an instruction set. Each operation exists twice: `emit_*` takes an LLVM
+builder (for kernels that are generated), and the @intrinsic of the same name is callable from a
+Numba function. Addresses are plain int64; nothing here checks bounds, owners keep arrays alive.
+
+Vectors have 16 lanes of 32 bits (or 64 of 8) on every target; LLVM splits what the CPU cannot
+hold. Float operations are strict: no reassociation, one rounding each, sums in one fixed order, so
+that a result does not depend on what surrounds it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, register_model, typeof_impl
+
+from kernels_cpu.target import TARGET
+
+PATH = TARGET.path
+AVX512 = PATH == "avx512"
+AVX2 = PATH in ("avx512", "avx2")
+NEON = PATH == "neon"
+FMA = AVX2 or NEON
+GFNI = AVX512 and TARGET.has("gfni")
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+_ELEMENT = {"i8": I8, "i16": I16, "i32": I32, "i64": I64, "f32": F32, "f16": F16}
+_SCALAR = {"i8": types.int8, "i16": types.int16, "i32": types.int32, "i64": types.int64, "f32": types.float32}
+
+Builder = ir.IRBuilder
+
+
+class Vec(types.Type):
+    """The Numba type of a vector of `n` lanes of `elt` ("i8", "f32", ...)."""
+
+    def __init__(self, elt: str, n: int) -> None:
+        self.elt, self.n = elt, n
+        super().__init__(name=f"{elt}x{n}")
+
+    def ll(self) -> ir.VectorType:
+        """The LLVM type."""
+        return ir.VectorType(_ELEMENT[self.elt], self.n)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether lanes are floating point."""
+        return self.elt[0] == "f"
+
+
+@register_model(Vec)
+class _VecModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Vec) -> None:
+        super().__init__(dmm, fe_type, fe_type.ll())
+
+
+@typeof_impl.register(Vec)
+def _typeof_vec(val: Vec, c: Any) -> types.TypeRef:
+    return types.TypeRef(val)
+
+
+i8x16, i8x32, i8x64 = (Vec("i8", n) for n in (16, 32, 64))
+i16x16, i16x32 = (Vec("i16", n) for n in (16, 32))
+i32x8, i32x16 = (Vec("i32", n) for n in (8, 16))
+f32x16, f16x16 = Vec("f32", 16), Vec("f16", 16)
+
+V_I8X64, V_I32X16, V_F32X16 = i8x64.ll(), i32x16.ll(), f32x16.ll()
+V_I16X32, V_F16X16 = i16x32.ll(), f16x16.ll()
+
+# --------------------------------------------------------------------------- emitting
+
+
+def const(lty: ir.Type, v: Any) -> ir.Constant:
+    """An LLVM constant; `v` a scalar for all lanes or a sequence of one value a lane."""
+    if isinstance(lty, ir.VectorType):
+        vs = list(v) if isinstance(v, (list, tuple, range)) else [v] * lty.count
+        return ir.Constant(lty, [ir.Constant(lty.element, x) for x in vs])
+    return ir.Constant(lty, v)
+
+
+def call_llvm(b: Builder, name: str, ret: ir.Type, *args: ir.Value) -> ir.Value:
+    """Call the LLVM intrinsic or external function `name`."""
+    fn = cgutils.get_or_insert_function(b.module, ir.FunctionType(ret, [a.type for a in args]), name)
+    return b.call(fn, args)
+
+
+def emit_ptr(b: Builder, addr: ir.Value, lty: ir.Type, offset: int = 0) -> ir.Value:
+    """`addr + offset` as a pointer to `lty`."""
+    if offset:
+        addr = b.add(addr, const(I64, offset))
+    return b.inttoptr(addr, lty.as_pointer())
+
+
+def emit_load(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.Value:
+    """Unaligned load of `lty` from `addr + offset`."""
+    return b.load(emit_ptr(b, addr, lty, offset), align=1)
+
+
+def emit_store(b: Builder, value: ir.Value, addr: ir.Value, offset: int = 0) -> None:
+    """Unaligned store of `value` to `addr + offset`."""
+    b.store(value, emit_ptr(b, addr, value.type, offset), align=1)
+
+
+def emit_splat(b: Builder, lty: ir.VectorType, scalar: ir.Value) -> ir.Value:
+    """`scalar` in every lane."""
+    undef = ir.Constant(lty, ir.Undefined)
+    u = b.insert_element(undef, scalar, const(I32, 0))
+    return b.shuffle_vector(u, undef, const(ir.VectorType(I32, lty.count), 0))
+
+
+def emit_shuffle(b: Builder, x: ir.Value, lanes: Sequence[int], y: ir.Value | None = None) -> ir.Value:
+    """Lanes of `x` (and `y`, numbered after those of `x`) in a new order."""
+    return b.shuffle_vector(x, x if y is None else y, const(ir.VectorType(I32, len(lanes)), list(lanes)))
+
+
+def emit_slice(b: Builder, x: ir.Value, k: int, m: int) -> ir.Value:
+    """The k-th of m equal slices of `x`."""
+    n = x.type.count // m
+    return emit_shuffle(b, x, range(k * n, (k + 1) * n))
+
+
+def emit_join(b: Builder, parts: list[ir.Value]) -> ir.Value:
+    """Concatenate 2^k vectors of one type."""
+    while len(parts) > 1:
+        n = parts[0].type.count
+        parts = [emit_shuffle(b, parts[i], range(2 * n), parts[i + 1]) for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def emit_fma(b: Builder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    """x·y + z, rounded once where the CPU can, twice on the portable path."""
+    if not FMA:
+        return b.fadd(b.fmul(x, y), z)
+    suffix = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
+    return call_llvm(b, f"llvm.fma.{suffix}", x.type, x, y, z)
+
+
+def emit_half_to_float(b: Builder, h: ir.Value) -> ir.Value:
+    """f16 (or i16 bits) to f32, exactly.
+
+    Without F16C LLVM would call a library function that the JIT cannot resolve, which aborts the
+    process; so the portable path works on the bits: denormals, infinities and NaN included.
+    """
+    n = h.type.count
+    fty, ity = ir.VectorType(F32, n), ir.VectorType(I32, n)
+    if AVX2 or NEON:
+        half = h if h.type.element == F16 else b.bitcast(h, ir.VectorType(F16, n))
+        return b.fpext(half, fty)
+    i = b.zext(b.bitcast(h, ir.VectorType(I16, n)), ity)
+    magnitude = b.and_(i, const(ity, 0x7FFF))
+    scaled = b.fmul(b.bitcast(b.shl(magnitude, const(ity, 13)), fty), const(fty, 2.0**112))
+    special = b.icmp_unsigned(">=", magnitude, const(ity, 0x7C00))
+    bits = b.or_(b.bitcast(scaled, ity), b.select(special, const(ity, 0x7F800000), const(ity, 0)))
+    return b.bitcast(b.or_(bits, b.shl(b.and_(i, const(ity, 0x8000)), const(ity, 16))), fty)
+
+
+def emit_float_to_half_bits(b: Builder, x: ir.Value) -> ir.Value:
+    """f32 to f16 as i16 bits, round half to even, overflow to infinity."""
+    n = x.type.count
+    hty, ity, fty = ir.VectorType(I16, n), ir.VectorType(I32, n), x.type
+    if AVX2 or NEON:
+        return b.bitcast(b.fptrunc(x, ir.VectorType(F16, n)), hty)
+    i = b.bitcast(x, ity)
+    sign = b.and_(b.lshr(i, const(ity, 16)), const(ity, 0x8000))
+    m = b.and_(i, const(ity, 0x7FFFFFFF))
+    # Below the smallest normal half, adding 0.5 makes the FPU round to the denormal's last bit.
+    small = b.sub(b.bitcast(b.fadd(b.bitcast(m, fty), const(fty, 0.5)), ity), const(ity, 0x3F000000))
+    odd = b.and_(b.lshr(m, const(ity, 13)), const(ity, 1))
+    normal = b.lshr(b.add(b.add(m, odd), const(ity, 0xC8000FFF - (1 << 32))), const(ity, 13))
+    is_nan = b.icmp_unsigned(">", m, const(ity, 0x7F800000))
+    special = b.select(is_nan, const(ity, 0x7E00), const(ity, 0x7C00))
+    r = b.select(b.icmp_unsigned("<", m, const(ity, 0x38800000)), small, normal)
+    r = b.select(b.icmp_unsigned(">=", m, const(ity, 0x477FF000)), special, r)
+    return b.trunc(b.or_(r, sign), hty)
+
+
+def emit_rint(b: Builder, x: ir.Value) -> ir.Value:
+    """Round to the nearest integer, half to even; |x| < 2^22 on the portable path."""
+    if AVX2 or NEON:
+        return call_llvm(b, f"llvm.rint.v{x.type.count}f32", x.type, x)
+    magic = const(x.type, 12582912.0)  # 1.5 * 2^23: adding it pushes the fraction out of the mantissa
+    return b.fsub(b.fadd(x, magic), magic)
+
+
+def emit_reduce(b: Builder, x: ir.Value, op: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Fold the lanes by halves: lane i with lane i + n/2, and so on. A fixed order on every target."""
+    n = x.type.count
+    while n > 1:
+        n //= 2
+        x = op(emit_shuffle(b, x, range(n)), emit_shuffle(b, x, range(n, 2 * n)))
+    return b.extract_element(x, const(I32, 0))
+
+
+def emit_shift_mask(b: Builder, q: ir.Value, shift: int, mask: int) -> ir.Value:
+    """(byte >> shift) & mask in every byte; a negative shift goes left. `mask` must drop foreign bits."""
+    if shift == 0:
+        return b.and_(q, const(q.type, mask))
+    wide = ir.VectorType(I32, q.type.count // 4)
+    s = b.bitcast(q, wide)
+    s = b.lshr(s, const(wide, shift)) if shift > 0 else b.shl(s, const(wide, -shift))
+    return b.and_(b.bitcast(s, q.type), const(q.type, mask))
+
+
+def emit_broadcast4(b: Builder, addr: ir.Value, offset: int = 0) -> ir.Value:
+    """The 4 bytes at `addr + offset` in each of 16 groups of 4 bytes, <64 x i8>."""
+    x = emit_load(b, I32, addr, offset)
+    return b.bitcast(emit_splat(b, V_I32X16, x), V_I8X64)
+
+
+# ------------------------------------------------------------- int8 dot products
+
+
+def _by_halves(b: Builder, width: int, fn: Callable[..., ir.Value], *args: ir.Value) -> ir.Value:
+    """Apply `fn` to slices of `width` bytes and join the results."""
+    m = max(1, args[-1].type.count * args[-1].type.element.width // 8 // width)
+    if m == 1:
+        return fn(*args)
+    return emit_join(b, [fn(*(emit_slice(b, a, k, m) for a in args)) for k in range(m)])
+
+
+def emit_maddubs(b: Builder, u: ir.Value, s: ir.Value) -> ir.Value:
+    """AVX2: u8 x s8, pairs summed to i16 (saturating: callers keep sums within 16 bits)."""
+
+    def one(u: ir.Value, s: ir.Value) -> ir.Value:
+        return call_llvm(b, "llvm.x86.avx2.pmadd.ub.sw", ir.VectorType(I16, 16), u, s)
+
+    return _by_halves(b, 32, one, u, s)
+
+
+def emit_maddwd(b: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """i16 x i16, pairs summed to i32."""
+    n = x.type.count
+    if AVX512 and n == 32:
+        return call_llvm(b, "llvm.x86.avx512.pmaddw.d.512", V_I32X16, x, y)
+    if AVX2:
+
+        def one(x: ir.Value, y: ir.Value) -> ir.Value:
+            return call_llvm(b, "llvm.x86.avx2.pmadd.wd", ir.VectorType(I32, 8), x, y)
+
+        return _by_halves(b, 32, one, x, y)
+    wide = ir.VectorType(I32, n)
+    p = b.mul(b.sext(x, wide), b.sext(y, wide))
+    return b.add(emit_shuffle(b, p, range(0, n, 2)), emit_shuffle(b, p, range(1, n, 2)))
+
+
+def _emit_sum_groups_of_4(b: Builder, acc: ir.Value, p: ir.Value) -> ir.Value:
+    for k in range(4):
+        acc = b.add(acc, emit_shuffle(b, p, range(k, p.type.count, 4)))
+    return acc
+
+
+def emit_dot_portable(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
+    """acc[i] += sum over k < 4 of u[4i+k]·s[4i+k]; u unsigned bytes, s signed; plain LLVM."""
+    wide = ir.VectorType(I32, u.type.count)
+    return _emit_sum_groups_of_4(b, acc, b.mul(b.zext(u, wide), b.sext(s, wide)))
+
+
+def emit_vpdpbusd(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
+    """AVX-512-VNNI: as emit_dot_portable, one instruction.
+
+    The operands go in as i32 lanes: LLVM's auto-upgrade takes that signature in every version.
+    """
+    return call_llvm(b, "llvm.x86.avx512.vpdpbusd.512", V_I32X16, acc, b.bitcast(u, V_I32X16), b.bitcast(s, V_I32X16))
+
+
+def _emit_sdot(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
+    """Arm: as emit_dot_portable for u < 128 (sdot is signed by signed)."""
+
+    def one(acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
+        return call_llvm(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", ir.VectorType(I32, 4), acc, u, s)
+
+    return _by_halves(b, 16, one, acc, u, s)
+
+
+def _emit_dot_avx2_signed(b: Builder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """AVX2, codes biased by 128: |w| times x with the sign of w; no pair exceeds 16 bits for x > -128."""
+    w = b.xor(codes, const(codes.type, 0x80))
+
+    def one(w: ir.Value, x: ir.Value) -> ir.Value:
+        ty = ir.VectorType(I8, 32)
+        signed = call_llvm(b, "llvm.x86.avx2.psign.b", ty, x, w)
+        magnitude = call_llvm(b, "llvm.abs.v32i8", ty, w, const(I1, 0))
+        return emit_maddubs(b, magnitude, signed)
+
+    pairs = _by_halves(b, 32, one, w, x)
+    return b.add(acc, emit_maddwd(b, pairs, const(pairs.type, 1)))
+
+
+class BlockDot:
+    """Integer dot products of a run of code vectors with one activation row, 16 weight rows at once.
+
+    Codes are unsigned bytes up to `max_code` in groups of 4 columns a lane; activations are signed
+    bytes in -127..127. `step` takes the next 4 columns; `finish` gives sum(code·x) as <16 x i32>.
+    On AVX2 as many steps as cannot overflow are summed in 16 bits before they are widened.
+    With max_code 255 on AVX2 (and Arm) the sum is of (code - 128)·x: see `bias`.
+    """
+
+    def __init__(self, b: Builder, max_code: int) -> None:
+        self.b, self.max_code = b, max_code
+        self.signed = max_code > 127 and not AVX512 and PATH != "portable"
+        self.acc = const(V_I32X16, 0)
+        self.pairs: ir.Value | None = None
+        self.n_pairs = 0
+
+    @staticmethod
+    def bias(max_code: int) -> int:
+        """What `finish` has already subtracted from each code."""
+        return 128 if max_code > 127 and not AVX512 and PATH != "portable" else 0
+
+    def step(self, codes: ir.Value, x: ir.Value) -> None:
+        """Add 4 columns: codes <64 x i8>, x the 4 activations repeated for each row."""
+        b = self.b
+        if AVX512:
+            self.acc = emit_vpdpbusd(b, self.acc, codes, x)
+        elif NEON:
+            w = b.xor(codes, const(codes.type, 0x80)) if self.signed else codes
+            self.acc = _emit_sdot(b, self.acc, w, x)
+        elif not AVX2:
+            self.acc = emit_dot_portable(b, self.acc, codes, x)
+        elif self.signed:
+            self.acc = _emit_dot_avx2_signed(b, self.acc, codes, x)
+        else:
+            self._step_16bit(codes, x)
+
+    def _step_16bit(self, codes: ir.Value, x: ir.Value) -> None:
+        if self.n_pairs == max(1, 32767 // (2 * 127 * self.max_code)):
+            self._widen()
+        pairs = emit_maddubs(self.b, codes, x)
+        self.pairs = pairs if self.pairs is None else self.b.add(self.pairs, pairs)
+        self.n_pairs += 1
+
+    def _widen(self) -> None:
+        if self.pairs is not None:
+            self.acc = self.b.add(self.acc, emit_maddwd(self.b, self.pairs, const(self.pairs.type, 1)))
+        self.pairs, self.n_pairs = None, 0
+
+    def finish(self) -> ir.Value:
+        """The sums, <16 x i32>."""
+        self._widen()
+        return self.acc
+
+
+# ------------------------------------------------------- intrinsics for Numba functions
+
+
+@intrinsic
+def load(tyctx, vt, addr):  # type: ignore[no-untyped-def]
+    """Unaligned load of vector type `vt` from `addr`."""
+    v = vt.instance_type
+    return v(vt, types.int64), lambda ctx, b, sig, a: emit_load(b, v.ll(), a[1])
+
+
+@intrinsic
+def store(tyctx, addr, v):  # type: ignore[no-untyped-def]
+    """Unaligned store of the vector `v` to `addr`."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        emit_store(b, a[1], a[0])
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, v), gen
+
+
+def _scalar_load(nbty: types.Type, lty: ir.Type) -> Any:
+    @intrinsic
+    def ld(tyctx, addr):  # type: ignore[no-untyped-def]
+        return nbty(types.int64), lambda ctx, b, sig, a: emit_load(b, lty, a[0])
+
+    return ld
+
+
+def _scalar_store(nbty: types.Type) -> Any:
+    @intrinsic
+    def st(tyctx, addr, val):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            emit_store(b, a[1], a[0])
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, nbty), gen
+
+    return st
+
+
+ld_i8, ld_u8 = _scalar_load(types.int8, I8), _scalar_load(types.uint8, I8)
+ld_i16, ld_u16 = _scalar_load(types.int16, I16), _scalar_load(types.uint16, I16)
+ld_i32, ld_i64 = _scalar_load(types.int32, I32), _scalar_load(types.int64, I64)
+ld_u32 = _scalar_load(types.uint32, I32)
+ld_f32 = _scalar_load(types.float32, F32)
+st_i8, st_u16, st_i32 = _scalar_store(types.int8), _scalar_store(types.uint16), _scalar_store(types.int32)
+st_i64, st_f32 = _scalar_store(types.int64), _scalar_store(types.float32)
+
+
+@intrinsic
+def ld_f16(tyctx, addr):  # type: ignore[no-untyped-def]
+    """One IEEE half at `addr` as float32."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        one = b.bitcast(emit_load(b, I16, a[0]), ir.VectorType(I16, 1))
+        return b.extract_element(emit_half_to_float(b, one), const(I32, 0))
+
+    return types.float32(types.int64), gen
+
+
+@intrinsic
+def st_f16(tyctx, addr, val):  # type: ignore[no-untyped-def]
+    """Store float32 `val` at `addr` as an IEEE half, round half to even."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        one = emit_splat(b, ir.VectorType(F32, 1), a[1])
+        emit_store(b, emit_float_to_half_bits(b, one), a[0])
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, types.float32), gen
+
+
+@intrinsic
+def f32_bits(tyctx, x):  # type: ignore[no-untyped-def]
+    """The float32 whose bits are the low 32 of an int64: how a tape row carries a float."""
+    return types.float32(types.int64), lambda ctx, b, sig, a: b.bitcast(b.trunc(a[0], I32), F32)
+
+
+@intrinsic
+def splat(tyctx, vt, s):  # type: ignore[no-untyped-def]
+    """`s` in every lane of vector type `vt`."""
+    v = vt.instance_type
+    return v(vt, _SCALAR[v.elt]), lambda ctx, b, sig, a: emit_splat(b, v.ll(), a[1])
+
+
+@intrinsic
+def zero(tyctx, vt):  # type: ignore[no-untyped-def]
+    """All lanes zero."""
+    v = vt.instance_type
+    return v(vt), lambda ctx, b, sig, a: const(v.ll(), 0.0 if v.is_float else 0)
+
+
+@intrinsic
+def load_f16(tyctx, addr):  # type: ignore[no-untyped-def]
+    """16 halves at `addr` as f32x16."""
+    return f32x16(types.int64), lambda ctx, b, sig, a: emit_half_to_float(b, emit_load(b, ir.VectorType(I16, 16), a[0]))
+
+
+@intrinsic
+def store_f16(tyctx, addr, v):  # type: ignore[no-untyped-def]
+    """f32x16 to 16 halves at `addr`."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        emit_store(b, emit_float_to_half_bits(b, a[1]), a[0])
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, f32x16), gen
+
+
+def _binop(op: Any, int_name: str | None, float_name: str | None) -> None:
+    @infer_global(op)
+    class _Template(AbstractTemplate):
+        def generic(self, args, kws):  # type: ignore[no-untyped-def]
+            if len(args) == 2 and isinstance(args[0], Vec) and args[0] == args[1]:
+                return signature(args[0], *args)
+            return None
+
+    @lower_builtin(op, Vec, Vec)
+    def lower(ctx, b, sig, args):  # type: ignore[no-untyped-def]
+        name = float_name if sig.args[0].is_float else int_name
+        return getattr(b, name)(*args)
+
+
+_binop(operator.add, "add", "fadd")
+_binop(operator.sub, "sub", "fsub")
+_binop(operator.mul, "mul", "fmul")
+_binop(operator.truediv, None, "fdiv")
+_binop(operator.and_, "and_", None)
+_binop(operator.or_, "or_", None)
+
+
+@intrinsic
+def fma(tyctx, x, y, z):  # type: ignore[no-untyped-def]
+    """x·y + z on f32x16: see emit_fma."""
+    return x(x, x, x), lambda ctx, b, sig, a: emit_fma(b, *a)
+
+
+def _lane_select(symbol: str) -> Any:
+    @intrinsic
+    def pick(tyctx, x, y):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            compare = b.fcmp_ordered if x.is_float else b.icmp_signed
+            return b.select(compare(symbol, a[0], a[1]), a[0], a[1])
+
+        return x(x, x), gen
+
+    return pick
+
+
+vmin, vmax = _lane_select("<"), _lane_select(">")
+
+
+@intrinsic
+def vabs(tyctx, x):  # type: ignore[no-untyped-def]
+    """|x| of each float lane."""
+    return x(x), lambda ctx, b, sig, a: call_llvm(b, f"llvm.fabs.v{x.n}f32", x.ll(), a[0])
+
+
+@intrinsic
+def vrint(tyctx, x):  # type: ignore[no-untyped-def]
+    """Round each float lane to an integer, half to even: see emit_rint."""
+    return x(x), lambda ctx, b, sig, a: emit_rint(b, a[0])
+
+
+def _conversion(name: str) -> Any:
+    @intrinsic
+    def convert(tyctx, vt, x):  # type: ignore[no-untyped-def]
+        v = vt.instance_type
+        return v(vt, x), lambda ctx, b, sig, a: getattr(b, name)(a[1], v.ll())
+
+    return convert
+
+
+sext, zext, trunc, bitcast = (_conversion(k) for k in ("sext", "zext", "trunc", "bitcast"))
+sitofp, fptosi = _conversion("sitofp"), _conversion("fptosi")
+
+
+@intrinsic
+def shl23(tyctx, x):  # type: ignore[no-untyped-def]
+    """i32 lanes shifted left by 23: an exponent into its place."""
+    return x(x), lambda ctx, b, sig, a: b.shl(a[0], const(x.ll(), 23))
+
+
+@intrinsic
+def hsum(tyctx, x):  # type: ignore[no-untyped-def]
+    """Sum of all lanes, folded by halves."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        return emit_reduce(b, a[0], b.fadd if x.is_float else b.add)
+
+    return _SCALAR[x.elt](x), gen
+
+
+@intrinsic
+def hmax(tyctx, x):  # type: ignore[no-untyped-def]
+    """Largest lane of a float vector."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        return emit_reduce(b, a[0], lambda p, q: b.select(b.fcmp_ordered(">", p, q), p, q))
+
+    return types.float32(x), gen
+
+
+@intrinsic
+def lane_pair(tyctx, x):  # type: ignore[no-untyped-def]
+    """Each even lane copied to the odd lane after it: l0 l0 l2 l2 ..."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        return emit_shuffle(b, a[0], [i // 2 * 2 for i in range(x.n)])
+
+    return x(x), gen
+
+
+@intrinsic
+def lane_swap(tyctx, x):  # type: ignore[no-untyped-def]
+    """Neighbouring lanes exchanged: l1 l0 l3 l2 ..."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        return emit_shuffle(b, a[0], [i ^ 1 for i in range(x.n)])
+
+    return x(x), gen
+
+
+@intrinsic
+def lane_iota(tyctx, vt):  # type: ignore[no-untyped-def]
+    """0, 1, 2, ... in the lanes of the i32 vector type `vt`."""
+    v = vt.instance_type
+    return v(vt), lambda ctx, b, sig, a: const(v.ll(), range(v.n))
+
+
+@intrinsic
+def select_less(tyctx, i, j, x, y):  # type: ignore[no-untyped-def]
+    """x where i < j (i32 lanes), else y."""
+    return x(i, i, x, x), lambda ctx, b, sig, a: b.select(b.icmp_signed("<", a[0], a[1]), a[2], a[3])

@@ -1,0 +1,121 @@
+"""A team of threads that runs a tape: one nogil call for the caller, parked threads beside it.
+
+It knows nothing of what the rows of a tape compute. Between steps the threads spin briefly, so that
+the next token starts at once, and then sleep in Python until the next step wakes them.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numba import njit
+
+import kernels_cpu.compile  # noqa: F401  (says where Numba keeps what it compiles below)
+from kernels_cpu.simd import ld_i64, st_i64
+from kernels_cpu.sync import atomic_add, atomic_exchange, atomic_load, barrier, call_kernel, pause
+
+# Words of the team's state; each word that threads write has a cache line (8 words) of its own.
+BARRIER, JOB, TAPE, N_ROWS, ROW_BYTES, STOP, PARKED = 0, 16, 24, 25, 26, 27, 32
+LOOKS_BEFORE_PARKING = 4000  # about 2 ms of yielding: longer than sampling takes between two tokens
+
+# Row layout: word 0 the kernel, word 1 whether a barrier follows, then the kernel's arguments.
+KERNEL, BARRIER_AFTER, FIRST_ARGUMENT = 0, 1, 2
+
+
+@njit(inline="always")
+def _run_rows(state: int, thread: int, n_threads: int) -> None:
+    tape = ld_i64(state + 8 * TAPE)
+    row_bytes = ld_i64(state + 8 * ROW_BYTES)
+    for i in range(ld_i64(state + 8 * N_ROWS)):
+        row = tape + i * row_bytes
+        call_kernel(ld_i64(row), row, thread, n_threads)
+        if ld_i64(row + 8 * BARRIER_AFTER) != 0:
+            barrier(state + 8 * BARRIER, n_threads)
+
+
+@njit("int64(int64, int64)", nogil=True, cache=True)
+def _publish(state: int, n_threads: int) -> int:
+    """Announce the job; gives how many threads were parked, each marked in the word beside its flag."""
+    atomic_add(state + 8 * JOB, 1)
+    n_parked = 0
+    for thread in range(1, n_threads):
+        parked = state + 8 * (PARKED + 8 * thread)
+        was = atomic_exchange(parked, 0)
+        st_i64(parked + 8, was)
+        n_parked += was
+    return n_parked
+
+
+@njit("void(int64, int64)", nogil=True, cache=True)
+def _lead(state: int, n_threads: int) -> None:
+    """The caller's share of a job, and the meeting with the others at its end."""
+    _run_rows(state, 0, n_threads)
+    barrier(state + 8 * BARRIER, n_threads)
+
+
+@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
+def _follow(state: int, thread: int, n_threads: int, seen: int) -> int:
+    """A worker's life until it parks: gives the number of the last job done, or -1 to stop."""
+    looks = 0
+    while True:
+        if atomic_load(state + 8 * JOB) != seen:
+            seen += 1
+            if ld_i64(state + 8 * STOP) != 0:
+                return -1
+            _run_rows(state, thread, n_threads)
+            barrier(state + 8 * BARRIER, n_threads)
+            looks = 0
+        elif looks > LOOKS_BEFORE_PARKING:
+            parked = state + 8 * (PARKED + 8 * thread)
+            atomic_exchange(parked, 1)
+            # A job published before the flag was raised wakes nobody: look once more. Where the
+            # publisher has taken the flag, its wake-up is on the way and must be waited for.
+            if atomic_load(state + 8 * JOB) == seen or atomic_exchange(parked, 0) == 0:
+                return seen
+            looks = 0
+        else:
+            pause(looks)
+            looks += 1
+
+
+class Team:
+    """`n_threads` threads, the caller among them. `run` is not reentrant; `close` ends the others."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self._state = np.zeros(PARKED + 8 * (n_threads + 1), np.int64)
+        self._wake = [threading.Semaphore(0) for _ in range(n_threads)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(i,), name=f"kernels-{i}", daemon=True)
+            for i in range(1, n_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, thread: int) -> None:
+        seen = 0
+        while seen >= 0:
+            seen = _follow(self._state.ctypes.data, thread, self.n_threads, seen)
+            if seen >= 0:
+                self._wake[thread].acquire()
+
+    def _announce(self) -> None:
+        if _publish(self._state.ctypes.data, self.n_threads):
+            for thread in range(1, self.n_threads):
+                if self._state[PARKED + 8 * thread + 1]:
+                    self._wake[thread].release()
+
+    def run(self, tape: np.ndarray) -> None:
+        """Run every row of `tape` (int64 [n_rows, row words], C order) on all threads, without the GIL."""
+        self._state[[TAPE, N_ROWS, ROW_BYTES]] = tape.ctypes.data, len(tape), tape.strides[0]
+        self._announce()
+        _lead(self._state.ctypes.data, self.n_threads)
+
+    def close(self) -> None:
+        """End the worker threads and wait for them."""
+        self._state[STOP] = 1
+        self._announce()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
