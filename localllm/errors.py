@@ -5,6 +5,7 @@
     │   └── UnsupportedModelError   valid, but an architecture, quant type or tokenizer that is not known
     ├── TokenizerError           vocabulary metadata that cannot be used
     ├── TemplateError            a chat template that does not compile or raises
+    ├── SamplingError            logits that no token can be sampled from
     ├── SettingError             an environment variable with a wrong name or value
     ├── OptionError              a model option with a wrong name, type or value
     ├── RequestError             a request that the runner cannot serve as it is
@@ -47,6 +48,10 @@ class TemplateError(LocalLLMError):
 
 class SettingError(LocalLLMError):
     """An environment variable has a value that cannot be used, or a name that is not known."""
+
+
+class SamplingError(LocalLLMError):
+    """The logits hold a NaN or +inf, or nothing but -inf: the model or its weights are at fault."""
 
 
 class OptionError(LocalLLMError):
