@@ -1,0 +1,71 @@
+"""Architectures: a GGUF's metadata and tensors in, the graph of its forward pass out; no file here runs anything.
+
+To add one: a file with `build(keys, tensors, hparams) -> Graph`, and a line in ARCHITECTURES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernels_cpu import KernelError
+from kernels_cpu.graph import Graph
+from localllm.errors import GGUFError, UnsupportedModelError
+from localllm.models import gemma2, gemma3, llama, qwen2, qwen3
+from localllm.models.hparams import HParams, read_hparams
+from localllm.models.keys import Keys
+from localllm.models.tensors import Tensors
+
+if TYPE_CHECKING:
+    from localllm.gguf import GGUFFile
+
+__all__ = ["ARCHITECTURES", "HParams", "ModelGraph", "build"]
+
+ARCHITECTURES: dict[str, Callable[[Keys, Tensors, HParams], Graph]] = {
+    "gemma2": gemma2.build,
+    "gemma3": gemma3.build,
+    "llama": llama.build,
+    "qwen2": qwen2.build,
+    "qwen3": qwen3.build,
+}
+"""The builder of each supported `general.architecture`."""
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """A model ready to be run: its forward pass, and its sizes."""
+
+    graph: Graph
+    hparams: HParams
+
+
+def build(file: GGUFFile) -> ModelGraph:
+    """The forward pass of the model in a GGUF. The graph's weights are views of the file, which must stay open.
+
+    Raises:
+        GGUFError: metadata or tensors are missing or do not go together.
+        UnsupportedModelError: the architecture, or something that this model asks of it, is not supported.
+    """
+    arch = file.architecture
+    if arch not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f'unsupported architecture: "{arch}" (supported: {", ".join(sorted(ARCHITECTURES))})',
+            hint="localllm update, or pick another model",
+        )
+    keys, tensors = Keys(file, arch), Tensors(file)
+    hparams = read_hparams(keys, _n_vocab(file, keys, tensors))
+    try:
+        graph = ARCHITECTURES[arch](keys, tensors, hparams)
+    except KernelError as error:
+        raise GGUFError(f"`{arch}` model does not fit together: {error}") from error
+    tensors.finish()
+    return ModelGraph(graph, hparams)
+
+
+def _n_vocab(file: GGUFFile, keys: Keys, tensors: Tensors) -> int:
+    """Entries of the token list; where the file has none, what it states, or else the rows of its embedding."""
+    tokens = file.metadata.raw("tokenizer.ggml.tokens")
+    if tokens is not None and tokens.length > 0:
+        return tokens.length
+    return keys.integer("vocab_size", 0) or tensors.n_rows("token_embd.weight")
