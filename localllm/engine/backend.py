@@ -1,0 +1,46 @@
+"""What computes a step for the engine, by name; the backends know pages and slots, and no sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels_cpu.graph import Graph, StepInputs
+
+Progress = Callable[[str, int, int], None]
+"""Takes what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """What a backend is made for; the sizes are those of the engine."""
+
+    graph: Graph
+    n_ctx: int
+    n_batch: int
+    n_slots: int
+    n_pages: int
+    n_threads: int
+    kv_cache_type: str
+    cache_dir: Path | None
+    model_digest: str | None
+    on_progress: Progress | None
+
+
+class Backend(Protocol):
+    """Runs steps over weights and a KV cache of its own."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for weights, KV cache and workspace."""
+
+    def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
+        """Logits float32 [n_out, n_vocab], valid until the next call. Raises KernelError."""
+
+    def close(self) -> None:
+        """Gives back threads and memory."""

@@ -1,0 +1,206 @@
+"""Runs steps of many sequences over one model and one KV cache; it knows token ids, and neither text nor requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels_cpu.graph import StepInputs
+from localllm.engine.backend import Backend, BackendOptions, Progress
+from localllm.engine.errors import KVCacheFullError, NoSlotError
+from localllm.engine.numpy_backend import NumpyBackend
+from localllm.engine.pages import PageAllocator
+from localllm.engine.sequence import Entry, Sequence, n_pages_for
+from localllm.errors import ContextLengthError, OptionError, RequestError
+from localllm.models import HParams, build
+
+if TYPE_CHECKING:
+    from localllm.gguf import GGUFFile
+
+BACKENDS: dict[str, Callable[[BackendOptions], Backend]] = {"numpy": NumpyBackend}
+"""What can compute a step, by the name that `Engine.load` takes."""
+
+
+class Engine:
+    """A loaded model. Not for use by several threads at once."""
+
+    def __init__(
+        self, hparams: HParams, backend: Backend, *, n_ctx: int, n_batch: int, n_slots: int, n_pages: int
+    ) -> None:
+        self.hparams = hparams
+        self.n_ctx = n_ctx
+        self.n_batch = n_batch
+        self.n_slots = n_slots
+        self._backend = backend
+        self._pages = PageAllocator(n_pages)
+        self._page_tables = np.full((n_slots, n_pages_for(n_ctx)), -1, np.int32)
+        self._free_slots = list(range(n_slots - 1, -1, -1))
+
+    @classmethod
+    def load(
+        cls,
+        gguf: GGUFFile,
+        *,
+        n_ctx: int,
+        n_batch: int = 512,
+        n_slots: int = 4,
+        n_pages: int | None = None,
+        n_threads: int = 0,
+        kv_cache_type: str = "f16",
+        cache_dir: Path | None = None,
+        model_digest: str | None = None,
+        on_progress: Progress | None = None,
+        backend: str = "numpy",
+    ) -> Engine:
+        """Builds the model of a GGUF, which must stay open while the engine is used.
+
+        `n_ctx` is the length of the longest sequence, `n_batch` the most rows of a step, `n_slots` how many sequences
+        may be open, `n_pages` the size of the KV cache in pages of 32 positions (default: enough for all slots at full
+        length), `n_threads` 0 the number of physical cores. `cache_dir` and `model_digest` say where a backend may
+        keep what it derives from the weights.
+
+        Raises:
+            GGUFError, UnsupportedModelError: the model cannot be built.
+            OptionError: an option outside its range.
+        """
+        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_slots", n_slots)):
+            if value < 1:
+                raise OptionError(f"{name}: expected at least 1, got {value}")
+        if backend not in BACKENDS:
+            raise OptionError(f"backend: expected {' or '.join(BACKENDS)}, got {backend!r}")
+        n_pages = n_slots * n_pages_for(n_ctx) if n_pages is None else n_pages
+        model = build(gguf)
+        options = BackendOptions(
+            graph=model.graph,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_slots=n_slots,
+            n_pages=n_pages,
+            n_threads=n_threads,
+            kv_cache_type=kv_cache_type,
+            cache_dir=cache_dir,
+            model_digest=model_digest,
+            on_progress=on_progress,
+        )
+        return cls(
+            model.hparams, BACKENDS[backend](options), n_ctx=n_ctx, n_batch=n_batch, n_slots=n_slots, n_pages=n_pages
+        )
+
+    @property
+    def n_vocab(self) -> int:
+        return self.hparams.n_vocab
+
+    @property
+    def n_ctx_train(self) -> int:
+        return self.hparams.n_ctx_train
+
+    @property
+    def n_pages(self) -> int:
+        """Pages of the KV cache."""
+        return self._pages.n_pages
+
+    @property
+    def n_pages_free(self) -> int:
+        """Pages that no sequence holds."""
+        return self._pages.n_free
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for weights, KV cache and workspace."""
+        return self._backend.memory_bytes
+
+    def open_sequence(self) -> Sequence:
+        """An empty sequence.
+
+        Raises:
+            NoSlotError: `n_slots` sequences are open.
+        """
+        if not self._free_slots:
+            raise NoSlotError(self.n_slots)
+        slot = self._free_slots.pop()
+        return Sequence(slot, self._page_tables[slot], self._pages, self._free_slots)
+
+    def step(self, entries: Sequence_[Entry]) -> list[npt.NDArray[np.float32] | None]:
+        """Appends each entry's tokens to its sequence, at most `n_batch` in all, and gives their logits.
+
+        One item an entry: float32 [k, n_vocab] with k = 1 for "last" and the number of tokens for "all", None for
+        "none". The arrays are valid until the next step. A sequence may appear once. If anything is raised, no
+        sequence changed.
+
+        Raises:
+            KVCacheFullError: not enough free pages; truncate or close a sequence and try again.
+            ContextLengthError: a sequence would grow beyond `n_ctx`.
+            RequestError: a token id that the model does not have.
+            ValueError: no tokens, too many, a closed sequence or one that appears twice.
+        """
+        self._check(entries)
+        n_needed = sum(entry.seq.n_pages_missing(len(entry.tokens)) for entry in entries)
+        if n_needed > self._pages.n_free:
+            raise KVCacheFullError(n_needed, self._pages.n_free)
+        try:
+            for entry in entries:
+                entry.seq.hold(len(entry.tokens))
+            logits = self._backend.run(self._inputs(entries))
+        except BaseException:
+            for entry in entries:
+                entry.seq.give_back()
+            raise
+        for entry in entries:
+            entry.seq.extend([int(token) for token in entry.tokens])
+        return _split(entries, logits)
+
+    def close(self) -> None:
+        """Gives back the backend's threads and memory; the engine must not be used afterwards."""
+        self._backend.close()
+
+    def _check(self, entries: Sequence_[Entry]) -> None:
+        n_rows = sum(len(entry.tokens) for entry in entries)
+        if not 1 <= n_rows <= self.n_batch:
+            raise ValueError(f"step: expected 1..{self.n_batch} tokens, got {n_rows}")
+        if len({entry.seq.slot for entry in entries}) != len(entries):
+            raise ValueError("step: expected each sequence once, got one twice")
+        for entry in entries:
+            self._check_entry(entry)
+
+    def _check_entry(self, entry: Entry) -> None:
+        entry.seq.check_open()
+        if len(entry.tokens) == 0:
+            raise ValueError("step: expected at least one token an entry, got none")
+        n_after = len(entry.seq) + len(entry.tokens)
+        if n_after > self.n_ctx:
+            raise ContextLengthError(f"{n_after} tokens do not fit the context of {self.n_ctx}", n_after, self.n_ctx)
+        for token in (min(entry.tokens), max(entry.tokens)):
+            if not 0 <= token < self.n_vocab:
+                raise RequestError(f"token id: expected 0..{self.n_vocab - 1}, got {token}")
+
+    def _inputs(self, entries: Sequence_[Entry]) -> StepInputs:
+        lengths = [len(entry.tokens) for entry in entries]
+        first_rows = np.cumsum([0, *lengths])
+        return StepInputs(
+            ids=np.concatenate([np.asarray(entry.tokens, np.int32) for entry in entries]),
+            positions=np.concatenate(
+                [np.arange(len(e.seq), len(e.seq) + n, dtype=np.int32) for e, n in zip(entries, lengths, strict=True)]
+            ),
+            slots=np.repeat(np.array([entry.seq.slot for entry in entries], np.int32), lengths),
+            page_tables=self._page_tables,
+            output_rows=np.concatenate(
+                [
+                    np.arange(first + n - _n_out(e), first + n, dtype=np.int32)
+                    for e, first, n in zip(entries, first_rows[:-1], lengths, strict=True)
+                ]
+            ),
+        )
+
+
+def _n_out(entry: Entry) -> int:
+    return {"last": 1, "all": len(entry.tokens), "none": 0}[entry.logits]
+
+
+def _split(entries: Sequence_[Entry], logits: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32] | None]:
+    ends = np.cumsum([_n_out(entry) for entry in entries])
+    return [logits[end - _n_out(e) : end] if _n_out(e) else None for e, end in zip(entries, ends, strict=True)]
