@@ -1,0 +1,216 @@
+"""One model that is loaded or being loaded: its process, the requests it serves, when it expires.
+
+It knows nothing of other models, of the queue, or of what the messages it passes on say.
+"""
+
+import asyncio
+import contextlib
+import enum
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import localllm.errors
+from localllm.durations import FOREVER_NS, NS_PER_S
+from localllm.errors import LocalLLMError, RunnerError
+from localllm.messages import Cancel, Done, Error, Failed, LoadRequest, Message, Progress, Ready, Rendered, Text, Tokens
+from localllm.scheduler.process import RunnerProcess
+
+logger = logging.getLogger(__name__)
+
+STOPPED_UNEXPECTEDLY = (
+    "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
+    "check ollama server logs for details"
+)
+TERMINAL = (Done, Error, Rendered, Tokens, Text)
+# Seconds without a message and without using the processor, while requests run.
+HANG_TIMEOUT_S = 60.0
+
+ModelKey = tuple[str, str | None]
+
+
+def model_key(want: LoadRequest) -> ModelKey:
+    """What makes two loads the same model: the weights and the template; the rest travels with each request."""
+    return want.model.model_digest, want.model.template
+
+
+class State(enum.Enum):
+    """Life of a resident model."""
+
+    LOADING = "loading"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+class Resident:
+    """A runner process with one model. Made by the scheduler, which alone changes `active` and `keep_alive_ns`."""
+
+    def __init__(self, want: LoadRequest, keep_alive_ns: int, on_exit: Callable[["Resident"], None]) -> None:
+        self.key = model_key(want)
+        self.want = want
+        self.state = State.LOADING
+        self.ready = Ready(n_ctx=want.num_ctx)
+        self.keep_alive_ns = keep_alive_ns
+        self.active = 0
+        self.draining = False
+        self.expiry_timer: asyncio.TimerHandle | None = None
+        self.idle_since_ns = time.time_ns()
+        self.process: RunnerProcess | None = None
+        self._on_exit = on_exit
+        self._load_messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._streams: dict[str, asyncio.Queue[Message | LocalLLMError]] = {}
+        self._last_sign = (0.0, time.monotonic())
+        self.failure: RunnerError | None = None
+
+    async def load(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None,
+        timeout_s: float | None,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        """Start the process and load the model into it; on any failure the process is gone when this raises.
+
+        Raises: the error class the runner names, or RunnerError where it dies or makes no progress.
+        """
+        try:
+            self.process = await RunnerProcess.start(command, self._receive, self._exited, env)
+        except OSError as error:
+            raise RunnerError(f"the model runner cannot be started: {error}") from error
+        try:
+            self.process.send(self.want)
+            self.ready = await self._until_ready(timeout_s, on_progress)
+            self.state = State.READY
+        except BaseException:
+            await self.process.stop(grace_s=0.0)
+            raise
+
+    async def _until_ready(self, timeout_s: float | None, on_progress: Callable[[Progress], None]) -> Ready:
+        while True:
+            try:
+                message = await asyncio.wait_for(self._load_messages.get(), timeout_s)
+            except asyncio.TimeoutError:
+                what = f"timed out waiting for the model runner to start: no progress in {timeout_s:g} s"
+                raise RunnerError(what, hint="LOCALLLM_LOAD_TIMEOUT sets the limit") from None
+            if isinstance(message, Progress):
+                on_progress(message)
+            elif isinstance(message, Ready):
+                return message
+            elif isinstance(message, Failed):
+                raise error_of(message.kind, message.error, message.hint, {})
+            elif message is None:
+                assert self.process is not None
+                raise RunnerError(f"the model runner stopped while loading ({self.process.death_note()})")
+
+    def _receive(self, message: Message) -> None:
+        self._last_sign = (self._last_sign[0], time.monotonic())
+        if self.state is State.LOADING:
+            self._load_messages.put_nowait(message)
+            return
+        stream = self._streams.get(getattr(message, "id", ""))
+        if stream is not None:
+            stream.put_nowait(message)
+
+    def _exited(self) -> None:
+        self._load_messages.put_nowait(None)
+        self.failure = self._death()
+        for stream in self._streams.values():
+            stream.put_nowait(self.failure)
+        self.state = State.STOPPING
+        self._on_exit(self)
+
+    def _death(self) -> RunnerError:
+        assert self.process is not None
+        if self.state is State.STOPPING:
+            return RunnerError("the model was unloaded while it was answering")
+        logger.error("runner %d of %s died: %s", self.process.pid, self.want.model.name, self.process.death_note())
+        return RunnerError(STOPPED_UNEXPECTEDLY, hint=f"see the log of localllm; {self.process.death_note()}")
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.is_alive()
+
+    def serves(self, want: LoadRequest) -> bool:
+        """Whether a request for `want` needs no reload: a larger context serves a smaller one."""
+        n_ctx = self.ready.n_ctx if self.state is State.READY else self.want.num_ctx
+        wanted = min(want.num_ctx, self.ready.n_ctx_train or want.num_ctx)
+        same_threads = want.num_thread in (0, self.want.num_thread)
+        return wanted <= max(n_ctx, self.want.num_ctx) and same_threads
+
+    def open_stream(self, request: Message) -> "asyncio.Queue[Message | LocalLLMError]":
+        """Send a request (with an `id`) and return where its messages arrive, until `close_stream`."""
+        assert self.process is not None
+        stream: asyncio.Queue[Message | LocalLLMError] = asyncio.Queue()
+        self._streams[request.id] = stream  # type: ignore[attr-defined]
+        self._last_sign = (self._last_sign[0], time.monotonic())
+        if self.failure is not None:
+            stream.put_nowait(self.failure)
+        self.process.send(request)
+        return stream
+
+    def cancel_request(self, request_id: str) -> None:
+        """Tell the process to stop working on a request."""
+        assert self.process is not None
+        self.process.send(Cancel(request_id))
+
+    def close_stream(self, request_id: str) -> None:
+        """Forget a request; what still arrives for it is dropped."""
+        self._streams.pop(request_id, None)
+
+    def expires_at_ns(self) -> int:
+        """Unix time in nanoseconds when it is unloaded if nothing more is asked of it."""
+        start_ns = time.time_ns() if self.active else self.idle_since_ns
+        return min(start_ns + self.keep_alive_ns, FOREVER_NS)
+
+    def arm_expiry(self, expire: Callable[[], None]) -> None:
+        """Start the keep-alive from now."""
+        self.disarm_expiry()
+        self.idle_since_ns = time.time_ns()
+        if self.keep_alive_ns < FOREVER_NS:
+            self.expiry_timer = asyncio.get_running_loop().call_later(self.keep_alive_ns / NS_PER_S, expire)
+
+    def disarm_expiry(self) -> None:
+        """Stop the keep-alive's clock."""
+        if self.expiry_timer is not None:
+            self.expiry_timer.cancel()
+            self.expiry_timer = None
+
+    def is_hung(self) -> bool:
+        """Whether, with requests running, the process has neither spoken nor computed for HANG_TIMEOUT_S."""
+        if self.process is None or not self._streams:
+            return False
+        cpu_s, since = self._last_sign
+        now_cpu_s = self.process.cpu_time_s()
+        if now_cpu_s > cpu_s:
+            self._last_sign = (now_cpu_s, time.monotonic())
+            return False
+        return time.monotonic() - since > HANG_TIMEOUT_S
+
+    async def stop(self) -> None:
+        """End the process, within a bounded time; running requests end with an error."""
+        self.state = State.STOPPING
+        self.disarm_expiry()
+        if self.process is not None:
+            stuck = self.process.is_stopped()
+            with contextlib.suppress(ProcessLookupError):
+                await (self.process.stop(grace_s=0.0) if stuck else self.process.stop())
+
+    def adopt(self, want: LoadRequest) -> None:
+        """Take the name of the tag that was asked for last: several may share these weights."""
+        self.want = replace(self.want, model=want.model)
+
+
+def error_of(kind: str, text: str, hint: str | None, fields: Mapping[str, Any]) -> LocalLLMError:
+    """The exception that a runner named: a class of localllm.errors with its own fields, else RunnerError."""
+    error_class = getattr(localllm.errors, kind, RunnerError)
+    if not (isinstance(error_class, type) and issubclass(error_class, LocalLLMError)):
+        error_class = RunnerError
+    try:
+        error = error_class(text, **fields)
+    except TypeError:
+        error = RunnerError(text)
+    if hint is not None:
+        error.hint = hint
+    return error

@@ -1,0 +1,459 @@
+"""Gives requests a loaded model each: queue, loading one at a time, eviction, keep-alive.
+
+It knows nothing of HTTP, and passes requests and answers on without looking at their content.
+
+Requests wait in one list, in order of arrival. `_dispatch` walks it after every change and grants what can be
+granted; a request that cannot be holds back later ones for the same model, so that one which needs a reload is
+never starved by others that do not, while other loaded models go on being served. At most one model loads at a
+time. To make room, an idle model goes, the one with the shortest keep-alive first; where all are busy that one is
+marked as draining: it takes no new requests until the load is over.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+from localllm.errors import LocalLLMError, RunnerError, ServerBusyError
+from localllm.messages import (
+    Detokenize,
+    Error,
+    GenerateRequest,
+    LoadRequest,
+    Message,
+    ModelSpec,
+    Progress,
+    Ready,
+    Text,
+    Tokenize,
+    Tokens,
+)
+from localllm.scheduler import memory
+from localllm.scheduler.resident import TERMINAL, ModelKey, Resident, State, error_of, model_key
+
+logger = logging.getLogger(__name__)
+
+RUNNER_COMMAND = (sys.executable, "-m", "localllm.runner")
+DEFAULT_MAX_LOADED_MODELS = 3
+MIN_SHRUNK_CTX = 512
+WATCHDOG_INTERVAL_S = 5.0
+# A runner that dies this soon after it was sent a request, without a word, was dying before.
+EARLY_DEATH_S = 0.25
+BUSY = "server busy, please try again.  maximum pending requests exceeded"
+
+
+@dataclass(eq=False)
+class _Waiter:
+    want: LoadRequest
+    keep_alive_ns: int
+    granted: "asyncio.Future[Resident]"
+    on_progress: Callable[[Progress], None] | None = None
+    key: ModelKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = model_key(self.want)
+
+
+@dataclass(frozen=True)
+class RunningModel:
+    """A loaded model as others may see it. `expires_at_ns` is Unix time, FOREVER_NS for never."""
+
+    model: ModelSpec
+    size_bytes: int
+    expires_at_ns: int
+    n_ctx: int
+    active: int
+    pid: int
+
+
+class Lease:
+    """The right to send one request to a loaded model, given back by `release` or at the end of `async with`."""
+
+    def __init__(self, scheduler: "Scheduler", resident: Resident, want: LoadRequest, keep_alive_ns: int) -> None:
+        self._scheduler = scheduler
+        self._resident = resident
+        self._want = want
+        self._keep_alive_ns = keep_alive_ns
+        self._released = False
+
+    @property
+    def ready(self) -> Ready:
+        """What the runner said of the model: n_ctx, memory, capabilities."""
+        return self._resident.ready
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Message, None]:
+        """The messages of one request: Chunks, then a Done (or a Rendered alone).
+
+        The lease is released before the last message is handed out. Closing the iterator early cancels the request.
+        Raises: what the runner names in an Error, or RunnerError where it dies.
+        """
+        sent_at, silent = time.monotonic(), True
+        try:
+            async with contextlib.aclosing(self._messages(request)) as messages:
+                async for message in messages:
+                    silent = False
+                    yield message
+                return
+        except RunnerError as error:
+            # The process was dying already when it was given the request: that is not the request's doing.
+            died = error is self._resident.failure and not self._scheduler.is_stopping
+            if not (died and silent and time.monotonic() - sent_at < EARLY_DEATH_S):
+                raise
+        self._resident = (await self._scheduler.lease(self._want, self._keep_alive_ns))._resident
+        self._released = False
+        async with contextlib.aclosing(self._messages(request)) as messages:
+            async for message in messages:
+                yield message
+
+    async def _messages(self, request: GenerateRequest) -> AsyncGenerator[Message, None]:
+        stream = self._resident.open_stream(request)
+        finished = False
+        try:
+            while not finished:
+                message = await stream.get()
+                finished = isinstance(message, (TERMINAL, LocalLLMError))
+                if finished:
+                    self._resident.close_stream(request.id)
+                    self.release()
+                if isinstance(message, LocalLLMError):
+                    raise message
+                if isinstance(message, Error):
+                    raise error_of(message.kind, message.error, message.hint, message.fields)
+                yield message
+        finally:
+            if not finished:
+                self._resident.close_stream(request.id)
+                self._resident.cancel_request(request.id)
+            self.release()
+
+    async def tokenize(self, request: Tokenize) -> list[int]:
+        """Token ids of a text. Raises: as `generate`."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Tokens)
+        return answer.tokens
+
+    async def detokenize(self, request: Detokenize) -> str:
+        """The text of token ids. Raises: as `generate`."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Text)
+        return answer.text
+
+    async def _ask(self, request: Tokenize | Detokenize) -> Message:
+        stream = self._resident.open_stream(request)
+        try:
+            message = await stream.get()
+        finally:
+            self._resident.close_stream(request.id)
+        if isinstance(message, LocalLLMError):
+            raise message
+        if isinstance(message, Error):
+            raise error_of(message.kind, message.error, message.hint, message.fields)
+        return message
+
+    def release(self) -> None:
+        """Give the model back; its keep-alive starts when the last lease has gone. May be called twice."""
+        if not self._released:
+            self._released = True
+            self._scheduler._release(self._resident)
+
+    async def __aenter__(self) -> "Lease":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Scheduler:
+    """The resident models of this machine. All methods belong to one event loop.
+
+    `command` starts a runner; `max_loaded_models` 0 chooses; `load_timeout_s` None waits for ever; `estimate` and
+    `available_bytes` answer for memory (`estimate` runs in a thread).
+    """
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = RUNNER_COMMAND,
+        env: Mapping[str, str] | None = None,
+        max_queue: int = 512,
+        max_loaded_models: int = 0,
+        load_timeout_s: float | None = 300.0,
+        estimate: Callable[[LoadRequest], memory.MemoryEstimate] = memory.estimate,
+        available_bytes: Callable[[], int] = memory.available_bytes,
+    ) -> None:
+        self._command = tuple(command)
+        self._env = env
+        self._max_queue = max_queue
+        self._max_loaded = max_loaded_models or DEFAULT_MAX_LOADED_MODELS
+        self._load_timeout_s = load_timeout_s
+        self._estimate = estimate
+        self._available_bytes = available_bytes
+        self._residents: dict[ModelKey, Resident] = {}
+        self._pending: list[_Waiter] = []
+        self._load_task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._watchdog: asyncio.Task[None] | None = None
+        self.is_stopping = False
+
+    async def start(self) -> None:
+        """Begin to watch over the runners."""
+        self._watchdog = asyncio.create_task(self._watch(), name="scheduler watchdog")
+
+    async def stop(self) -> None:
+        """Unload everything, within a bounded time; requests that run or wait end with an error."""
+        self.is_stopping = True
+        for waiter in self._pending:
+            if not waiter.granted.done():
+                waiter.granted.set_exception(RunnerError("the server is shutting down"))
+        self._pending.clear()
+        for task in (self._watchdog, self._load_task):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await asyncio.gather(*(self._unload(resident) for resident in list(self._residents.values())))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def lease(
+        self, want: LoadRequest, keep_alive_ns: int, on_progress: Callable[[Progress], None] | None = None
+    ) -> Lease:
+        """Wait for a turn on this model, loading it where needed; `on_progress` hears of the loading.
+
+        Raises: ServerBusyError where too many wait already; what made loading fail.
+        """
+        if self.is_stopping:
+            raise RunnerError("the server is shutting down")
+        waiter = _Waiter(want, keep_alive_ns, asyncio.get_running_loop().create_future(), on_progress)
+        self._pending.append(waiter)
+        self._dispatch()
+        if waiter in self._pending and len(self._pending) > self._max_queue:
+            self._pending.remove(waiter)
+            raise ServerBusyError(BUSY)
+        try:
+            return Lease(self, await waiter.granted, want, keep_alive_ns)
+        except asyncio.CancelledError:
+            self._abandon(waiter)
+            raise
+
+    def _abandon(self, waiter: _Waiter) -> None:
+        if waiter in self._pending:
+            self._pending.remove(waiter)
+            self._dispatch()
+        elif waiter.granted.done() and not waiter.granted.cancelled() and waiter.granted.exception() is None:
+            self._release(waiter.granted.result())
+
+    def running(self) -> list[RunningModel]:
+        """The models that are loaded, those that stay longest first."""
+        models = [
+            RunningModel(
+                resident.want.model,
+                resident.ready.memory_bytes,
+                resident.expires_at_ns(),
+                resident.ready.n_ctx,
+                resident.active,
+                resident.process.pid if resident.process is not None else 0,
+            )
+            for resident in self._residents.values()
+            if resident.state is State.READY
+        ]
+        return sorted(models, key=lambda running: running.expires_at_ns, reverse=True)
+
+    async def unload(self, key: ModelKey) -> bool:
+        """Unload a model: at once where it is idle, else when its requests have ended. False where it is not loaded.
+
+        A process that was stopped by a signal counts as idle, and its requests end with an error.
+        """
+        resident = self._residents.get(key)
+        if resident is None:
+            return False
+        resident.keep_alive_ns = 0
+        stuck = resident.process is not None and resident.process.is_stopped()
+        if resident.state is State.STOPPING or (resident.state is State.READY and (stuck or not resident.active)):
+            await self._unload(resident)
+        return True
+
+    # The rest is the scheduler's own.
+
+    def _dispatch(self) -> None:
+        held_back: set[ModelKey] = set()
+        for waiter in list(self._pending):
+            if waiter.granted.done():
+                self._pending.remove(waiter)
+            elif waiter.key not in held_back and not self._try_grant(waiter):
+                held_back.add(waiter.key)
+        self._changed.set()
+
+    def _try_grant(self, waiter: _Waiter) -> bool:
+        resident = self._residents.get(waiter.key)
+        if resident is not None and resident.state is State.READY and not resident.is_alive():
+            self._forget(resident)
+            resident = None
+        if resident is None or (resident.state is State.READY and not resident.serves(waiter.want)):
+            if self._load_task is None and (resident is None or not resident.active):
+                self._load_task = asyncio.create_task(self._load(waiter.want, waiter.keep_alive_ns), name="load")
+            return False
+        if resident.state is not State.READY or resident.draining or resident.active >= resident.want.num_parallel:
+            return False
+        self._grant(waiter, resident)
+        return True
+
+    def _grant(self, waiter: _Waiter, resident: Resident) -> None:
+        self._pending.remove(waiter)
+        resident.active += 1
+        resident.keep_alive_ns = waiter.keep_alive_ns
+        resident.disarm_expiry()
+        resident.adopt(waiter.want)
+        waiter.granted.set_result(resident)
+
+    def _release(self, resident: Resident) -> None:
+        resident.active -= 1
+        self._dispatch()
+        if resident.active == 0 and resident.state is State.READY:
+            self._start_keep_alive(resident)
+
+    def _start_keep_alive(self, resident: Resident) -> None:
+        if resident.keep_alive_ns == 0:
+            self._begin_unload(resident)
+        else:
+            resident.arm_expiry(lambda: self._begin_unload(resident))
+
+    def _begin_unload(self, resident: Resident) -> None:
+        if resident.state is State.READY and not resident.active:
+            resident.state = State.STOPPING
+            self._spawn(self._unload(resident))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _unload(self, resident: Resident) -> None:
+        await resident.stop()
+        self._forget(resident)
+        self._dispatch()
+
+    def _runner_exited(self, resident: Resident) -> None:
+        self._forget(resident)
+        self._dispatch()
+
+    def _forget(self, resident: Resident) -> None:
+        resident.disarm_expiry()
+        if self._residents.get(resident.key) is resident:
+            del self._residents[resident.key]
+
+    async def _load(self, want: LoadRequest, keep_alive_ns: int) -> None:
+        key = model_key(want)
+        try:
+            old = self._residents.get(key)
+            if old is not None:
+                want = replace(want, num_ctx=max(want.num_ctx, old.want.num_ctx))
+                await self._unload(old)
+            fitted = await self._make_room(key, want)
+            resident = Resident(fitted, keep_alive_ns, self._runner_exited)
+            self._residents[key] = resident
+            try:
+                await resident.load(self._command, self._env, self._load_timeout_s, lambda p: self._tell(key, p))
+            except BaseException:
+                self._forget(resident)
+                raise
+            # What was asked for counts in `serves`, or a shrunk context would be reloaded for ever.
+            resident.want = replace(fitted, num_ctx=want.num_ctx)
+        except LocalLLMError as error:
+            self._fail_waiters(want, error)
+        except Exception as error:
+            logger.exception("loading %s failed", want.model.name)
+            self._fail_waiters(want, RunnerError(f"loading the model failed: {error}"))
+        finally:
+            self._load_task = None
+            for other in self._residents.values():
+                other.draining = False
+            if not self.is_stopping:
+                self._dispatch()
+                self._expire_unwanted(key)
+
+    def _expire_unwanted(self, key: ModelKey) -> None:
+        """A model whose clients left while it loaded keeps its keep-alive all the same."""
+        resident = self._residents.get(key)
+        if resident is not None and resident.state is State.READY and not resident.active:
+            self._start_keep_alive(resident)
+
+    def _tell(self, key: ModelKey, progress: Progress) -> None:
+        for waiter in self._pending:
+            if waiter.key == key and waiter.on_progress is not None:
+                waiter.on_progress(progress)
+
+    def _fail_waiters(self, want: LoadRequest, error: LocalLLMError) -> None:
+        """Those who asked for the same or more get the error; who asked for less gets a try of its own."""
+        key = model_key(want)
+        for waiter in list(self._pending):
+            if waiter.key == key and waiter.want.num_ctx >= want.num_ctx:
+                self._pending.remove(waiter)
+                if not waiter.granted.done():
+                    waiter.granted.set_exception(error)
+
+    async def _make_room(self, key: ModelKey, want: LoadRequest) -> LoadRequest:
+        """Evict until the model fits in number and memory; returns `want`, with a smaller context where only that fits.
+
+        Raises: RunnerError where even an otherwise empty machine is too small; GGUFError for a damaged file.
+        """
+        estimate = await asyncio.to_thread(self._estimate_or_raise, want)
+        while True:
+            others = [resident for resident in self._residents.values() if resident.key != key]
+            needed = estimate.total_bytes(want.num_ctx, want.num_parallel)
+            if len(others) < self._max_loaded and needed <= self._available_bytes():
+                return want
+            if not others:
+                return self._shrink(want, estimate)
+            await self._evict(others)
+
+    def _estimate_or_raise(self, want: LoadRequest) -> memory.MemoryEstimate:
+        try:
+            return self._estimate(want)
+        except OSError as error:
+            raise RunnerError(f"the model's files cannot be read: {error}") from error
+
+    async def _evict(self, others: list[Resident]) -> None:
+        """Unload the one whose keep-alive is shortest, idle ones first; wait where none is idle."""
+        victim = min(others, key=lambda resident: (resident.active > 0, resident.keep_alive_ns, resident.key[0]))
+        if not victim.active:
+            logger.info("unloading %s to make room", victim.want.model.name)
+            await self._unload(victim)
+            return
+        victim.draining = True
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _shrink(self, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
+        available = self._available_bytes()
+        n_ctx = want.num_ctx
+        while n_ctx > MIN_SHRUNK_CTX and estimate.total_bytes(n_ctx, want.num_parallel) > available:
+            n_ctx //= 2
+        needed = estimate.total_bytes(n_ctx, want.num_parallel)
+        if needed > available:
+            raise RunnerError(
+                f"model requires more system memory ({_gib(needed)}) than is available ({_gib(available)})",
+                hint="close other programs, or pick a smaller model or quantization",
+            )
+        if n_ctx < want.num_ctx:
+            logger.warning("%s: context cut from %d to %d to fit memory", want.model.name, want.num_ctx, n_ctx)
+        return replace(want, num_ctx=n_ctx)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCHDOG_INTERVAL_S)
+            for resident in list(self._residents.values()):
+                if resident.state is State.READY and resident.is_hung() and resident.process is not None:
+                    logger.error("runner %d of %s hangs; ending it", resident.process.pid, resident.want.model.name)
+                    resident.process.kill()
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 30):.1f} GiB"

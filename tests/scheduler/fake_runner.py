@@ -1,0 +1,169 @@
+"""Speaks the runner's protocol without a model: what it does is scripted by the model's params and the prompt.
+
+Params of the model (all optional), under "fake":
+    load_steps, load_delay_s   progress messages before ready, and the pause before each
+    load                       "fail" (a failed message), "crash" (exit 3), "hang"
+    n_ctx_train                caps the context
+    memory_bytes               reported with ready
+    stubborn                   ignores SIGTERM and the shutdown message
+
+The prompt (or the last chat message) is a script of words; each other word comes back as a piece of text:
+    !sleep:S    pause          !crash    kill -9 itself     !exit      exit status 3
+    !error:K    an error of class K                         !hang      never answers again
+    !forever    a piece every 10 ms until canceled          !think:W   W as thinking
+    !flood:N    N pieces at once                            !garbage   bytes that are no frame
+    !options    the options as JSON                         !request   the whole request as JSON
+    !pid        the process id                              !call      a tool call
+    !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from localllm.messages import (
+    Cancel,
+    Chunk,
+    Detokenize,
+    Done,
+    Error,
+    Failed,
+    GenerateRequest,
+    LoadRequest,
+    Message,
+    Progress,
+    Ready,
+    Rendered,
+    Shutdown,
+    Stats,
+    Text,
+    Tokenize,
+    Tokens,
+    encode_frame,
+    read_frame,
+)
+
+lock = threading.Lock()
+canceled: set[str] = set()
+
+
+def send(message: Message) -> None:
+    with lock:
+        sys.stdout.buffer.write(encode_frame(message))
+        sys.stdout.buffer.flush()
+
+
+def load(request: LoadRequest) -> None:
+    fake = request.model.params.get("fake", {})
+    if fake.get("stubborn"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for step in range(fake.get("load_steps", 0)):
+        time.sleep(fake.get("load_delay_s", 0.0))
+        send(Progress("compiling kernels", step + 1, fake["load_steps"]))
+    how = fake.get("load")
+    if how == "fail":
+        send(Failed('unsupported architecture: "foo"', "UnsupportedModelError", "pick another model"))
+        sys.exit(1)
+    if how == "crash":
+        print("no such luck", file=sys.stderr, flush=True)
+        os._exit(3)
+    if how == "hang":
+        time.sleep(600)
+    n_ctx_train = fake.get("n_ctx_train", 131072)
+    n_ctx = min(request.num_ctx or 4096, n_ctx_train)
+    send(Ready(n_ctx, n_ctx_train, fake.get("memory_bytes", 1000), ["completion"]))
+
+
+def answer(request: GenerateRequest) -> None:
+    start_ns = time.perf_counter_ns()
+    script = request.messages[-1]["content"] if request.kind == "chat" else request.prompt
+    if request.debug_render_only:
+        send(Rendered(request.id, script))
+        return
+    n_pieces = 0
+    done_reason = "stop"
+    for word in script.split():
+        if request.id in canceled:
+            return
+        name, _, argument = word.partition(":")
+        n_pieces += 1
+        if name == "!length":
+            done_reason = "length"
+        elif name == "!error":
+            fields = {"n_prompt": 10, "n_ctx": 4} if argument == "ContextLengthError" else {}
+            send(Error(request.id, "scripted error", argument, "try less", fields))
+            return
+        else:
+            act(request, word, name, argument)
+    elapsed_ns = time.perf_counter_ns() - start_ns
+    stats = Stats(0, len(script.split()), 1000, n_pieces, elapsed_ns, 0)
+    send(Done(request.id, done_reason, stats, [1, 2, 3], None))
+
+
+def act(request: GenerateRequest, word: str, name: str, argument: str) -> None:
+    if name == "!sleep":
+        time.sleep(float(argument))
+    elif name == "!crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif name == "!exit":
+        os._exit(3)
+    elif name == "!hang":
+        time.sleep(600)
+    elif name == "!garbage":
+        with lock:
+            sys.stdout.buffer.write(b"\xff\xff\xff\xff garbage")
+            sys.stdout.buffer.flush()
+    elif name == "!forever":
+        while request.id not in canceled:
+            send(Chunk(request.id, "x"))
+            time.sleep(0.01)
+    elif name == "!flood":
+        for _ in range(int(argument)):
+            send(Chunk(request.id, "x"))
+    else:
+        send(piece(request, word, name, argument))
+
+
+def piece(request: GenerateRequest, word: str, name: str, argument: str) -> Chunk:
+    if name == "!options":
+        return Chunk(request.id, json.dumps(request.options))
+    if name == "!request":
+        return Chunk(request.id, json.dumps(request.to_json()))
+    if name == "!pid":
+        return Chunk(request.id, str(os.getpid()))
+    if name == "!think":
+        return Chunk(request.id, thinking=argument)
+    if name == "!call":
+        call = {"id": "call_abcd1234", "function": {"index": 0, "name": "add", "arguments": {"a": 1}}}
+        return Chunk(request.id, tool_calls=[call])
+    if name == "!logprobs":
+        return Chunk(request.id, "a", logprobs=[{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}])
+    return Chunk(request.id, word + " ")
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stubborn = False
+    while (message := read_frame(sys.stdin.buffer)) is not None:
+        if isinstance(message, LoadRequest):
+            stubborn = bool(message.model.params.get("fake", {}).get("stubborn"))
+            load(message)
+        elif isinstance(message, GenerateRequest):
+            threading.Thread(target=answer, args=(message,), daemon=True).start()
+        elif isinstance(message, Cancel):
+            canceled.add(message.id)
+        elif isinstance(message, Tokenize):
+            send(Tokens(message.id, list(message.text.encode())))
+        elif isinstance(message, Detokenize):
+            send(Text(message.id, bytes(message.tokens).decode()))
+        elif isinstance(message, Shutdown) and not stubborn:
+            os._exit(0)
+    while stubborn:
+        time.sleep(1)
+    os._exit(0)
+
+
+main()
