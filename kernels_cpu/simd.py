@@ -32,9 +32,16 @@ FMA = AVX2 or NEON
 GFNI = AVX512 and TARGET.has("gfni")
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
-_ELEMENT = {"i8": I8, "i16": I16, "i32": I32, "i64": I64, "f32": F32, "f16": F16}
-_SCALAR = {"i8": types.int8, "i16": types.int16, "i32": types.int32, "i64": types.int64, "f32": types.float32}
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+_ELEMENT = {"i8": I8, "i16": I16, "i32": I32, "i64": I64, "f16": F16, "f32": F32, "f64": F64}
+_SCALAR = {
+    "i8": types.int8,
+    "i16": types.int16,
+    "i32": types.int32,
+    "i64": types.int64,
+    "f32": types.float32,
+    "f64": types.float64,
+}
 
 Builder = ir.IRBuilder
 
@@ -70,7 +77,7 @@ def _typeof_vec(val: Vec, c: Any) -> types.TypeRef:
 i8x16, i8x32, i8x64 = (Vec("i8", n) for n in (16, 32, 64))
 i16x16, i16x32 = (Vec("i16", n) for n in (16, 32))
 i32x8, i32x16 = (Vec("i32", n) for n in (8, 16))
-f32x16, f16x16 = Vec("f32", 16), Vec("f16", 16)
+f32x16, f16x16, f64x16 = Vec("f32", 16), Vec("f16", 16), Vec("f64", 16)
 
 V_I8X64, V_I32X16, V_F32X16 = i8x64.ll(), i32x16.ll(), f32x16.ll()
 V_I16X32, V_F16X16 = i16x32.ll(), f16x16.ll()
@@ -199,6 +206,54 @@ def emit_reduce(b: Builder, x: ir.Value, op: Callable[[ir.Value, ir.Value], ir.V
     return b.extract_element(x, const(I32, 0))
 
 
+def _emit_polynomial(b: Builder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+    """Horner's scheme; the constant term comes first."""
+    p = const(x.type, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        p = emit_fma(b, p, x, const(x.type, c))
+    return p
+
+
+def emit_exp(b: Builder, x: ir.Value) -> ir.Value:
+    """e^x for x <= 88, relative error below 1.2e-7; exactly 0 below -87.33 and 1 at 0; NaN stays NaN.
+
+    x = n ln 2 + r, e^r = 1 + r + r^2 P(r) with a minimax P for |r| <= ln(2) / 2.
+    """
+    magic = const(x.type, 12582912.0)  # 1.5 * 2^23: the sum's low bits are the rounded integer n
+    t = emit_fma(b, x, const(x.type, 1.4426950408889634), magic)
+    n = b.fsub(t, magic)
+    r = emit_fma(b, n, const(x.type, -0.693359375), x)  # few bits: n times it is exact
+    r = emit_fma(b, n, const(x.type, 2.1219444005469057e-4), r)
+    p = _emit_polynomial(b, r, _EXP)
+    p = b.fadd(emit_fma(b, b.fmul(r, r), p, r), const(x.type, 1.0))
+    ity = ir.VectorType(I32, x.type.count)
+    power = b.add(b.shl(b.bitcast(t, ity), const(ity, 23)), const(ity, 127 << 23))
+    y = b.fmul(p, b.bitcast(power, x.type))
+    return b.select(b.fcmp_ordered("<", x, const(x.type, -87.33)), const(x.type, 0.0), y)
+
+
+def emit_abs(b: Builder, x: ir.Value) -> ir.Value:
+    """|x| of f32 lanes."""
+    return call_llvm(b, f"llvm.fabs.v{x.type.count}f32", x.type, x)
+
+
+def emit_tanh(b: Builder, x: ir.Value) -> ir.Value:
+    """tanh x, relative error below 3e-7: (1 - e) / (1 + e) with e = exp(-2 |x|), near 0 a polynomial in x^2."""
+    one, ity = const(x.type, 1.0), ir.VectorType(I32, x.type.count)
+    magnitude = emit_abs(b, x)
+    e = emit_exp(b, b.fmul(magnitude, const(x.type, -2.0)))
+    far = b.bitcast(b.fdiv(b.fsub(one, e), b.fadd(one, e)), ity)
+    far = b.bitcast(b.or_(far, b.and_(b.bitcast(x, ity), const(ity, -(1 << 31)))), x.type)
+    z = b.fmul(x, x)
+    near = emit_fma(b, b.fmul(x, z), _emit_polynomial(b, z, _TANH), x)
+    return b.select(b.fcmp_ordered("<", magnitude, const(x.type, 0.65)), near, far)
+
+
+# Minimax coefficients, fitted for this file: (e^r - 1 - r) / r^2 for |r| <= 0.347, (tanh x - x) / x^3 for |x| <= 0.7.
+_EXP = (0.4999999403953552, 0.1666651964187622, 0.04166839271783829, 0.00836878176778555, 0.001381445792503655)
+_TANH = (-0.3333319127559662, 0.133291095495224, -0.0535588338971138, 0.02009190246462822, -0.005138607230037451)
+
+
 def emit_shift_mask(b: Builder, q: ir.Value, shift: int, mask: int) -> ir.Value:
     """(byte >> shift) & mask in every byte; a negative shift goes left. `mask` must drop foreign bits."""
     if shift == 0:
@@ -272,7 +327,7 @@ def emit_vpdpbusd(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Val
 
 
 def _emit_sdot(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
-    """Arm: as emit_dot_portable for u < 128 (sdot is signed by signed)."""
+    """Arm: as emit_dot_portable for u < 128, or signed u (sdot is signed by signed)."""
 
     def one(acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
         return call_llvm(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", ir.VectorType(I32, 4), acc, u, s)
@@ -281,8 +336,7 @@ def _emit_sdot(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
 
 
 def _emit_dot_avx2_signed(b: Builder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
-    """AVX2, codes biased by 128: |w| times x with the sign of w; no pair exceeds 16 bits for x > -128."""
-    w = b.xor(codes, const(codes.type, 0x80))
+    """AVX2, signed codes: |w| times x with the sign of w; no pair exceeds 16 bits for x > -128."""
 
     def one(w: ir.Value, x: ir.Value) -> ir.Value:
         ty = ir.VectorType(I8, 32)
@@ -290,7 +344,7 @@ def _emit_dot_avx2_signed(b: Builder, acc: ir.Value, codes: ir.Value, x: ir.Valu
         magnitude = call_llvm(b, "llvm.abs.v32i8", ty, w, const(I1, 0))
         return emit_maddubs(b, magnitude, signed)
 
-    pairs = _by_halves(b, 32, one, w, x)
+    pairs = _by_halves(b, 32, one, codes, x)
     return b.add(acc, emit_maddwd(b, pairs, const(pairs.type, 1)))
 
 
@@ -300,7 +354,7 @@ class BlockDot:
     Codes are unsigned bytes up to `max_code` in groups of 4 columns a lane; activations are signed
     bytes in -127..127. `step` takes the next 4 columns; `finish` gives sum(code·x) as <16 x i32>.
     On AVX2 as many steps as cannot overflow are summed in 16 bits before they are widened.
-    With max_code 255 on AVX2 (and Arm) the sum is of (code - 128)·x: see `bias`.
+    With max_code 255, AVX2 and Arm take codes that are biased by -128, signed bytes: see `bias`.
     """
 
     def __init__(self, b: Builder, max_code: int) -> None:
@@ -312,7 +366,7 @@ class BlockDot:
 
     @staticmethod
     def bias(max_code: int) -> int:
-        """What `finish` has already subtracted from each code."""
+        """What is to be subtracted from codes up to `max_code` before `step` takes them."""
         return 128 if max_code > 127 and not AVX512 and PATH != "portable" else 0
 
     def step(self, codes: ir.Value, x: ir.Value) -> None:
@@ -321,8 +375,7 @@ class BlockDot:
         if AVX512:
             self.acc = emit_vpdpbusd(b, self.acc, codes, x)
         elif NEON:
-            w = b.xor(codes, const(codes.type, 0x80)) if self.signed else codes
-            self.acc = _emit_sdot(b, self.acc, w, x)
+            self.acc = _emit_sdot(b, self.acc, codes, x)
         elif not AVX2:
             self.acc = emit_dot_portable(b, self.acc, codes, x)
         elif self.signed:
@@ -422,6 +475,32 @@ def st_f16(tyctx, addr, val):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def scatter_f16(tyctx, addr, step, v):  # type: ignore[no-untyped-def]
+    """f32x16 to 16 halves at `addr`, `addr + step`, `addr + 2 step`, ... (bytes), round half to even."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        addr, step, v = a
+        bits = emit_float_to_half_bits(b, v)
+        for i in range(16):
+            emit_store(b, b.extract_element(bits, const(I32, i)), addr)
+            addr = b.add(addr, step)
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, types.int64, f32x16), gen
+
+
+@intrinsic
+def load_twice(tyctx, addr):  # type: ignore[no-untyped-def]
+    """8 floats at `addr`, each in two neighbouring lanes of f32x16: x0 x0 x1 x1 ..."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        x = emit_load(b, ir.VectorType(F32, 8), a[0])
+        return emit_shuffle(b, x, [i // 2 for i in range(16)])
+
+    return f32x16(types.int64), gen
+
+
+@intrinsic
 def f32_bits(tyctx, x):  # type: ignore[no-untyped-def]
     """The float32 whose bits are the low 32 of an int64: how a tape row carries a float."""
     return types.float32(types.int64), lambda ctx, b, sig, a: b.bitcast(b.trunc(a[0], I32), F32)
@@ -504,7 +583,19 @@ vmin, vmax = _lane_select("<"), _lane_select(">")
 @intrinsic
 def vabs(tyctx, x):  # type: ignore[no-untyped-def]
     """|x| of each float lane."""
-    return x(x), lambda ctx, b, sig, a: call_llvm(b, f"llvm.fabs.v{x.n}f32", x.ll(), a[0])
+    return x(x), lambda ctx, b, sig, a: emit_abs(b, a[0])
+
+
+@intrinsic
+def vexp(tyctx, x):  # type: ignore[no-untyped-def]
+    """e^x of each float lane: see emit_exp."""
+    return x(x), lambda ctx, b, sig, a: emit_exp(b, a[0])
+
+
+@intrinsic
+def vtanh(tyctx, x):  # type: ignore[no-untyped-def]
+    """tanh of each float lane: see emit_tanh."""
+    return x(x), lambda ctx, b, sig, a: emit_tanh(b, a[0])
 
 
 @intrinsic
@@ -523,7 +614,7 @@ def _conversion(name: str) -> Any:
 
 
 sext, zext, trunc, bitcast = (_conversion(k) for k in ("sext", "zext", "trunc", "bitcast"))
-sitofp, fptosi = _conversion("sitofp"), _conversion("fptosi")
+sitofp, fptosi, fpext, fptrunc = (_conversion(k) for k in ("sitofp", "fptosi", "fpext", "fptrunc"))
 
 
 @intrinsic
@@ -581,5 +672,10 @@ def lane_iota(tyctx, vt):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def select_less(tyctx, i, j, x, y):  # type: ignore[no-untyped-def]
-    """x where i < j (i32 lanes), else y."""
-    return x(i, i, x, x), lambda ctx, b, sig, a: b.select(b.icmp_signed("<", a[0], a[1]), a[2], a[3])
+    """x where i < j (integer or float lanes; false for NaN), else y."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        compare = b.fcmp_ordered if i.is_float else b.icmp_signed
+        return b.select(compare("<", a[0], a[1]), a[2], a[3])
+
+    return x(i, i, x, x), gen

@@ -1,0 +1,337 @@
+"""Products of activations with interleaved weight matrices, for any quant format; one kernel serves 1 row or 512.
+
+A *tile* is 16 weight rows by T activation rows over all columns. Whatever T is, an output element is
+computed by the same operations in the same order, so a result does not depend on the batch:
+
+    per sub-block of 32 columns    i = sum(code·x) - zero_point·sum(x)        exact, in int32
+                                   acc = fma(float(i), scale·d_x, acc)        (with two scales: see _accumulate)
+                                   acc = fma(minimum, d_x·sum(x), acc)        (types that have one)
+    float weights, per 32 columns  p = w0·x0; p = fma(wk, xk, p); acc = acc + p
+    at the end                     y = acc (+ bias) (+ residual)
+
+Rows of quantised activations are what kernels_cpu.ops.quantize writes: with nb = columns / 32,
+int8 q[32·nb] | f32 d[nb] | f32 d·sum(q)[nb] | i32 sum(q)[nb] | i32 sums of each 16 [2·nb].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import int64, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from kernels_cpu.ops import arg, share
+from kernels_cpu.quants.floats import FloatFormat
+from kernels_cpu.quants.format import Format
+from kernels_cpu.simd import (
+    AVX512,
+    F32,
+    I32,
+    I64,
+    V_F32X16,
+    V_I32X16,
+    BlockDot,
+    Builder,
+    const,
+    emit_broadcast4,
+    emit_fma,
+    emit_load,
+    emit_splat,
+    emit_store,
+    ld_i32,
+    ld_i64,
+)
+
+TILE_ROWS = (8, 4, 2, 1) if AVX512 else (4, 2, 1)
+"""Activation rows of the tiles, largest first: 2·T accumulators of 16 lanes must fit the registers."""
+
+CHUNK_BYTES = 192 * 1024
+"""Activations to work on at a time: they stay in the second-level cache while all weight rows pass by."""
+
+
+def act_row_bytes(n_cols: int) -> int:
+    """Bytes of a row of quantised activations of `n_cols` columns."""
+    return 52 * (-(-n_cols // 32))
+
+
+def _broadcast(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.Value:
+    """The 4-byte value at `addr + offset` in 16 lanes."""
+    return emit_splat(b, V_I32X16 if lty == I32 else V_F32X16, emit_load(b, lty, addr, offset))
+
+
+class _ActRow:
+    """One activation row within a tile: where its parts lie."""
+
+    def __init__(self, b: Builder, x: ir.Value, n_sub: ir.Value) -> None:
+        self.b, self.x = b, x
+        part = b.mul(n_sub, const(I64, 4))
+        self.d = b.add(x, b.mul(n_sub, const(I64, 32)))
+        self.s = b.add(self.d, part)
+        self.isum = b.add(self.s, part)
+        self.isum16 = b.add(self.isum, part)
+
+    def at(self, base: ir.Value, index: ir.Value, bytes_each: int) -> ir.Value:
+        """The address of item `index`."""
+        return self.b.add(base, self.b.mul(index, const(I64, bytes_each)))
+
+    def scalar(self, lty: ir.Type, base: ir.Value, index: ir.Value, step: int = 1, offset: int = 0) -> ir.Value:
+        """The 4-byte item `step·index + offset` as a vector with one value in every lane."""
+        return _broadcast(self.b, lty, self.at(base, index, 4 * step), 4 * offset)
+
+
+def _integer_sums(
+    b: Builder, fmt: Format, p: ir.Value, rows: list[_ActRow], i: ir.Value, n_parts: int
+) -> list[list[ir.Value]]:
+    """sum(code·x) of sub-block i for each activation row and part (1, or 2 halves of the columns)."""
+    dots = [[BlockDot(b, fmt.max_code) for _ in range(n_parts)] for _ in rows]
+    columns = [row.at(row.x, i, 32) for row in rows]
+    for k, codes in fmt.emit_codes(b, p):
+        for row_dots, x in zip(dots, columns, strict=True):
+            row_dots[k * n_parts // 8].step(codes, emit_broadcast4(b, x, 4 * k))
+    return [[dot.finish() for dot in row_dots] for row_dots in dots]
+
+
+def _signed(b: Builder, fmt: Format, total: ir.Value, row: _ActRow, i: ir.Value, part: int, n_parts: int) -> ir.Value:
+    """Subtract zero_point·sum(x), and convert to float."""
+    if fmt.dot_zero_point:
+        base = row.isum if n_parts == 1 else row.isum16
+        sums = row.scalar(I32, base, i, n_parts, part)
+        total = b.sub(total, b.mul(sums, const(V_I32X16, fmt.dot_zero_point)))
+    return b.sitofp(total, V_F32X16)
+
+
+def _accumulate(
+    b: Builder, fmt: Format, p: ir.Value, header: Any, rows: list[_ActRow], i: ir.Value, accs: list[ir.Value]
+) -> None:
+    """Add sub-block i, whose packed bytes are at p, to the accumulator of each activation row."""
+    scaling = fmt.emit_scales(b, p, header)
+    n_parts = len(scaling.scales)
+    sums = _integer_sums(b, fmt, p, rows, i, n_parts)
+    for row, totals, acc in zip(rows, sums, accs, strict=True):
+        d = row.scalar(F32, row.d, i)
+        parts = [_signed(b, fmt, total, row, i, h, n_parts) for h, total in enumerate(totals)]
+        if n_parts == 1:
+            value = emit_fma(b, parts[0], b.fmul(scaling.scales[0], d), b.load(acc))
+        else:
+            both = emit_fma(b, parts[1], scaling.scales[1], b.fmul(parts[0], scaling.scales[0]))
+            value = emit_fma(b, both, d, b.load(acc))
+        if scaling.minimum is not None:
+            value = emit_fma(b, scaling.minimum, row.scalar(F32, row.s, i), value)
+        b.store(value, acc)
+
+
+def _emit_quant_tile(
+    b: Builder, fmt: Format, t: int, w: ir.Value, x: ir.Value, x_stride: ir.Value, n_blocks: ir.Value
+) -> list[ir.Value]:
+    n_sub = b.mul(n_blocks, const(I64, fmt.n_sub))
+    rows = [_ActRow(b, b.add(x, b.mul(x_stride, const(I64, k))), n_sub) for k in range(t)]
+    accs = [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(t)]
+    for acc in accs:
+        b.store(const(V_F32X16, 0.0), acc)
+    with cgutils.for_range(b, n_blocks) as block:
+        p = b.add(w, b.mul(block.index, const(I64, fmt.packed_block_bytes)))
+        header = fmt.emit_header(b, p)
+        if fmt.n_sub == 1:
+            _accumulate(b, fmt, p, header, rows, block.index, accs)
+        else:
+            with cgutils.for_range(b, const(I64, fmt.n_sub)) as sub:
+                q = b.add(p, b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes))))
+                i = b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index)
+                _accumulate(b, fmt, q, header, rows, i, accs)
+    return [b.load(acc) for acc in accs]
+
+
+def _emit_float_partials(b: Builder, fmt: FloatFormat, p: ir.Value, xs: list[ir.Value]) -> list[ir.Value]:
+    """Products of 32 columns: weights at p, activations at the address of each row."""
+    partials: list[ir.Value] = []
+    for k in range(32):
+        w = fmt.emit_column(b, p, k)
+        for t, x in enumerate(xs):
+            v = _broadcast(b, F32, x, 4 * k)
+            if k == 0:
+                partials.append(b.fmul(w, v))
+            else:
+                partials[t] = emit_fma(b, w, v, partials[t])
+    return partials
+
+
+def _emit_float_tile(
+    b: Builder, fmt: FloatFormat, t: int, w: ir.Value, x: ir.Value, x_stride: ir.Value, n_blocks: ir.Value
+) -> list[ir.Value]:
+    bases = [b.add(x, b.mul(x_stride, const(I64, k))) for k in range(t)]
+    accs = [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(t)]
+    for acc in accs:
+        b.store(const(V_F32X16, 0.0), acc)
+    # One row alone would wait for each addition: two blocks at a time keep two chains going.
+    at_once = 2 if t == 1 else 1
+
+    def blocks(first: ir.Value, n: int) -> None:
+        partials = []
+        for k in range(n):
+            block = b.add(first, const(I64, k))
+            p = b.add(w, b.mul(block, const(I64, fmt.packed_block_bytes)))
+            xs = [b.add(base, b.mul(block, const(I64, 128))) for base in bases]
+            partials.append(_emit_float_partials(b, fmt, p, xs))
+        for values in partials:
+            for acc, value in zip(accs, values, strict=True):
+                b.store(b.fadd(b.load(acc), value), acc)
+
+    whole = b.udiv(n_blocks, const(I64, at_once))
+    with cgutils.for_range(b, whole) as loop:
+        blocks(b.mul(loop.index, const(I64, at_once)), at_once)
+    if at_once == 2:
+        with b.if_then(b.trunc(n_blocks, ir.IntType(1))):
+            blocks(b.sub(n_blocks, const(I64, 1)), 1)
+    return [b.load(acc) for acc in accs]
+
+
+def _emit_result(b: Builder, acc: ir.Value, out: ir.Value, bias: ir.Value, residual: ir.Value) -> None:
+    """Store acc + bias + residual; an address of 0 means that there is none."""
+    value = cgutils.alloca_once(b, V_F32X16)
+    b.store(acc, value)
+    for addend in (bias, residual):
+        with b.if_then(b.icmp_unsigned("!=", addend, const(I64, 0))):
+            b.store(b.fadd(b.load(value), emit_load(b, V_F32X16, addend)), value)
+    emit_store(b, b.load(value), out)
+
+
+def _make_tile(fmt: Format | FloatFormat, t: int) -> Any:
+    emit: Callable[..., list[ir.Value]] = _emit_quant_tile if isinstance(fmt, Format) else _emit_float_tile
+
+    @intrinsic
+    def tile(tyctx, w, x, x_stride, n_blocks, out, out_stride, bias, residual):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            w, x, x_stride, n_blocks, out, out_stride, bias, residual = a
+            has_residual = b.icmp_unsigned("!=", residual, const(I64, 0))
+            for k, acc in enumerate(emit(b, fmt, t, w, x, x_stride, n_blocks)):
+                offset = b.mul(out_stride, const(I64, k))
+                addend = b.select(has_residual, b.add(residual, offset), residual)
+                _emit_result(b, acc, b.add(out, offset), bias, addend)
+            return ctx.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), gen
+
+    return tile
+
+
+def make_tiles(fmt: Format | FloatFormat) -> tuple[Any, ...]:
+    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual) for TILE_ROWS rows, smallest first."""
+    return tuple(_make_tile(fmt, t) for t in (1, 2, 4, 8 if AVX512 else 4))
+
+
+@njit(inline="always")
+def run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8):  # type: ignore[no-untyped-def]
+    """A kernel's body. Arguments of the row:
+
+    count, x, x_stride, w, out, out_stride, n_blocks, group_bytes, n_groups, bias, residual.
+
+    `x` are quantised activations (for float weights: f32 rows). n_groups is even: a thread takes whole units
+    of 32 output columns, so that what follows can work on the same columns without waiting. `residual`, when
+    not 0, has the stride of `out` and may be `out` itself. Accumulates in f32, in the order of the module's text.
+    """
+    n = ld_i64(arg(row, 0))
+    x, x_stride, w = arg(row, 1), arg(row, 2), arg(row, 3)
+    out, out_stride, n_blocks = arg(row, 4), arg(row, 5), arg(row, 6)
+    group_bytes, n_units, bias, residual = arg(row, 7), arg(row, 8) // 2, arg(row, 9), arg(row, 10)
+    chunk = max(64, CHUNK_BYTES // x_stride // 8 * 8)
+    for first in range(0, n, chunk):
+        last = min(n, first + chunk)
+        for g in range(2 * share(n_units, thread, n_threads), 2 * share(n_units, thread + 1, n_threads)):
+            wg, og = w + g * group_bytes, out + g * 64
+            bg = bias + g * 64 if bias != 0 else 0
+            rg = residual + g * 64 if residual != 0 else 0
+            t = first
+            while t < last:
+                xt, ot = x + t * x_stride, og + t * out_stride
+                rt = rg + t * out_stride if rg != 0 else 0
+                left = last - t
+                if AVX512 and left >= 8:
+                    tile_8(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                    t += 8
+                elif left >= 4:
+                    tile_4(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                    t += 4
+                elif left >= 2:
+                    tile_2(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                    t += 2
+                else:
+                    tile_1(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                    t += 1
+
+
+# --------------------------------------------------------------------------- rows of a matrix
+
+
+def _emit_sub_block_of_row(
+    b: Builder, fmt: Format, p: ir.Value, header: Any, lane: ir.Value, out: ir.Value, spill: ir.Value
+) -> None:
+    """Write the 32 values of one row of a sub-block: code·scale + minimum, each rounded on its own as in the reference."""
+    scaling = fmt.emit_scales(b, p, header)
+    n_parts = len(scaling.scales)
+    scales = [b.extract_element(s, lane) for s in scaling.scales]
+    v4f, v4i = ir.VectorType(F32, 4), ir.VectorType(I32, 4)
+    zero_point = fmt.dot_zero_point
+    for k, codes in fmt.emit_codes(b, p):
+        b.store(codes, b.bitcast(spill, codes.type.as_pointer()), align=1)
+        word = b.load(b.gep(b.bitcast(spill, I32.as_pointer()), [lane]), align=1)
+        four = b.bitcast(word, ir.VectorType(ir.IntType(8), 4))
+        signed = BlockDot.bias(fmt.max_code) != 0
+        q = b.sub(b.sext(four, v4i) if signed else b.zext(four, v4i), const(v4i, zero_point))
+        value = b.fmul(b.sitofp(q, v4f), emit_splat(b, v4f, scales[k * n_parts // 8]))
+        if scaling.minimum is not None:
+            value = b.fadd(value, emit_splat(b, v4f, b.extract_element(scaling.minimum, lane)))
+        emit_store(b, value, out, 16 * k)
+
+
+def _emit_quant_row(b: Builder, fmt: Format, w: ir.Value, lane: ir.Value, n_blocks: ir.Value, out: ir.Value) -> None:
+    spill = cgutils.alloca_once(b, ir.ArrayType(ir.IntType(8), 64))
+    with cgutils.for_range(b, n_blocks) as block:
+        p = b.add(w, b.mul(block.index, const(I64, fmt.packed_block_bytes)))
+        header = fmt.emit_header(b, p)
+        with cgutils.for_range(b, const(I64, fmt.n_sub)) as sub:
+            q = b.add(p, b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes))))
+            i = b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index)
+            _emit_sub_block_of_row(b, fmt, q, header, lane, b.add(out, b.mul(i, const(I64, 128))), spill)
+
+
+def _emit_float_row(
+    b: Builder, fmt: FloatFormat, w: ir.Value, lane: ir.Value, n_blocks: ir.Value, out: ir.Value
+) -> None:
+    with cgutils.for_range(b, b.mul(n_blocks, const(I64, 32))) as k:
+        p = b.add(w, b.mul(k.index, const(I64, fmt.packed_block_bytes // 32)))
+        value = b.extract_element(fmt.emit_column(b, p, 0), lane)
+        emit_store(b, value, b.add(out, b.mul(k.index, const(I64, 4))))
+
+
+@njit(inline="always")
+def run_embedding(row, thread, n_threads, read_row):  # type: ignore[no-untyped-def]
+    """A kernel's body. Arguments of the row:
+
+    count, ids, w, n_blocks, group_bytes, out, out_stride.
+
+    Writes the rows `ids` (int32) of the matrix as float32; splits the rows of the step.
+    """
+    n = ld_i64(arg(row, 0))
+    ids, w, n_blocks, group_bytes = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
+    for i in range(share(n, thread, n_threads), share(n, thread + 1, n_threads)):
+        r = int64(ld_i32(ids + 4 * i))
+        read_row(w + r // 16 * group_bytes, r % 16, n_blocks, arg(row, 5) + i * arg(row, 6))
+
+
+def make_row_reader(fmt: Format | FloatFormat) -> Any:
+    """Intrinsic (group, lane, n_blocks, out): row `lane` of the 16 at address `group`, dequantised to f32 at `out`."""
+    emit: Callable[..., None] = _emit_quant_row if isinstance(fmt, Format) else _emit_float_row
+
+    @intrinsic
+    def read_row(tyctx, group, lane, n_blocks, out):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            group, lane, n_blocks, out = a
+            emit(b, fmt, group, b.trunc(lane, I32), n_blocks, out)
+            return ctx.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), gen
+
+    return read_row

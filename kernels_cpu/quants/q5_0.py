@@ -1,0 +1,80 @@
+"""Q5_0: 32 columns in 22 bytes; value = d·(code - 16).
+
+GGUF block   d f16 | qh u32: bit i is the fifth bit of column i | 16 bytes of nibbles as in Q4_0
+packed       d f16 x 16 rows | plane of fifth bits, 64 bytes: bit k for code vector k | 4 nibble vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kernels_cpu.compile import kernel
+from kernels_cpu.linear import make_row_reader, make_tiles, run_embedding, run_linear
+from kernels_cpu.quants.format import (
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_halves,
+    emit_nibbles,
+    emit_plane,
+    interleave,
+    no_header,
+    pack_plane,
+    per_row,
+)
+from kernels_cpu.simd import V_I8X64, Builder, emit_load, ir
+
+
+def pack_fifth_bits(qh: Bytes) -> Bytes:
+    """The u32 of fifth bits, uint8 [g, 16, nb, 4] -> plane [g, nb, 64]."""
+    return pack_plane(np.unpackbits(qh, axis=-1, bitorder="little"), 1)
+
+
+def emit_five_bits(b: Builder, p: ir.Value, plane_at: int, nibbles_at: int) -> Iterator[tuple[int, ir.Value]]:
+    """Code vectors of a plane of fifth bits and 4 nibble vectors."""
+    plane = emit_load(b, V_I8X64, p, plane_at)
+    for k, nibbles in emit_nibbles(b, p, nibbles_at):
+        yield k, b.or_(nibbles, emit_plane(b, plane, k, 1, 4))
+
+
+def _pack(v: Bytes) -> Bytes:
+    qs = interleave(v[..., 6:])
+    return np.concatenate([per_row(v[..., :2]), pack_fifth_bits(v[..., 2:6]), qs.reshape(*qs.shape[:2], 256)], axis=-1)
+
+
+def _scales(b: Builder, p: ir.Value, header: Header) -> Scales:
+    return Scales((emit_halves(b, p),))
+
+
+FORMAT = Format(
+    name="Q5_0",
+    type_id=6,
+    block_columns=32,
+    block_bytes=22,
+    header_bytes=0,
+    sub_bytes=352,
+    max_code=31,
+    zero_point=16,
+    pack=_pack,
+    emit_header=no_header,
+    emit_scales=_scales,
+    emit_codes=lambda b, p: emit_five_bits(b, p, 32, 96),
+)
+
+tile_1, tile_2, tile_4, tile_8 = make_tiles(FORMAT)
+read_row = make_row_reader(FORMAT)
+
+
+@kernel
+def linear(row: int, thread: int, n_threads: int) -> None:
+    """Product with a Q5_0 matrix: see kernels_cpu.linear."""
+    run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8)
+
+
+@kernel
+def embedding(row: int, thread: int, n_threads: int) -> None:
+    """Rows of a Q5_0 matrix: see kernels_cpu.linear."""
+    run_embedding(row, thread, n_threads, read_row)
