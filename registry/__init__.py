@@ -1,5 +1,8 @@
 """A model name in, verified bytes on disk out, and the reverse; it knows nothing of inference."""
 
+from registry.catalog import Catalog, CatalogEntry
+from registry.create import Inspect, ModelContents, ModelFacts, create_from_gguf
+from registry.digests import parse_digest
 from registry.errors import (
     BrokenModelError,
     CatalogError,
@@ -18,23 +21,31 @@ from registry.errors import (
 )
 from registry.manifest import Layer, Manifest, ModelConfig
 from registry.names import Name, parse_name
+from registry.progress import Progress
+from registry.pull import local_name, pull
 from registry.store import ModelSummary, PruneReport, ResolvedModel, Store
 
 __all__ = [
     "BrokenModelError",
+    "Catalog",
+    "CatalogEntry",
     "CatalogError",
     "DigestMismatchError",
+    "Inspect",
     "InvalidDigestError",
     "InvalidNameError",
     "Layer",
     "Manifest",
     "ModelConfig",
+    "ModelContents",
+    "ModelFacts",
     "ModelNotFoundError",
     "ModelSummary",
     "Name",
     "NoSpaceError",
     "NotInSourceError",
     "PipError",
+    "Progress",
     "PruneReport",
     "PullCanceledError",
     "RegistryError",
@@ -43,5 +54,9 @@ __all__ = [
     "Store",
     "StoreNotWritableError",
     "UnsupportedSourceError",
+    "create_from_gguf",
+    "local_name",
+    "parse_digest",
     "parse_name",
+    "pull",
 ]

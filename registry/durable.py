@@ -31,9 +31,12 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
+    """Make a file's bytes durable; where the system allows it, without asking for the right to write them."""
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def publish(temporary: Path, final: Path) -> None:

@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,11 @@ from registry.manifest import (
     parse_manifest,
 )
 from registry.names import Name
-from registry.staging import Staging, pinned_digests, remove_abandoned
+from registry.staging import Staging, pinned_digests, remove_abandoned, try_staging
 
 DEFAULT_GRACE_S = 3600.0
 
+_STAGING_POLL_S = 0.1
 _MAX_TEXT_BYTES = 16 << 20
 # Directly below manifests/, four levels above where readers (Ollama's too) look for manifests.
 _TEMPORARY_MANIFEST = ".new-"
@@ -203,6 +204,19 @@ class Store:
             return 0
         with self._changing():
             return self._remove_unnamed(wanted)[0]
+
+    def staging(self, key: str, check: Callable[[], None] = lambda: None) -> Staging:
+        """Open the staging folder of `key`, waiting while another has it; `check` may raise to give up.
+
+        Raises:
+            NoSpaceError, StoreNotWritableError.
+        """
+        while True:
+            staging = try_staging(self.blobs.directory, key)
+            if staging is not None:
+                return staging
+            check()
+            time.sleep(_STAGING_POLL_S)
 
     def pin(self, staging: Staging, digests: Iterable[str]) -> None:
         """Keep blobs, there already or soon, from being removed as unused until `staging` is closed."""
