@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -43,7 +43,7 @@ _SCALAR = {
     "f64": types.float64,
 }
 
-Builder = ir.IRBuilder
+Builder: TypeAlias = ir.IRBuilder
 
 
 class Vec(types.Type):
@@ -114,6 +114,34 @@ def emit_load(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.V
 def emit_store(b: Builder, value: ir.Value, addr: ir.Value, offset: int = 0) -> None:
     """Unaligned store of `value` to `addr + offset`."""
     b.store(value, emit_ptr(b, addr, value.type, offset), align=1)
+
+
+def emit_loop(
+    b: Builder,
+    start: ir.Value,
+    stop: ir.Value,
+    step: int,
+    carried: Sequence[ir.Value],
+    body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """`for i in range(start, stop, step)` over int64: `body(i, values)` gives the carried values of the next turn."""
+    before = b.block
+    head, inside, after = (b.append_basic_block(name) for name in ("loop", "loop.body", "loop.end"))
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.phi(I64)
+    i.add_incoming(start, before)
+    values = [b.phi(v.type) for v in carried]
+    for phi, v in zip(values, carried, strict=True):
+        phi.add_incoming(v, before)
+    b.cbranch(b.icmp_signed("<", i, stop), inside, after)
+    b.position_at_end(inside)
+    for phi, v in zip(values, body(i, values), strict=True):
+        phi.add_incoming(v, b.block)
+    i.add_incoming(b.add(i, const(I64, step)), b.block)
+    b.branch(head)
+    b.position_at_end(after)
+    return values
 
 
 def emit_splat(b: Builder, lty: ir.VectorType, scalar: ir.Value) -> ir.Value:
@@ -507,6 +535,12 @@ def f32_bits(tyctx, x):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def word_f32(tyctx, x):  # type: ignore[no-untyped-def]
+    """The float32 whose bits are an int32."""
+    return types.float32(types.int32), lambda ctx, b, sig, a: b.bitcast(a[0], F32)
+
+
+@intrinsic
 def splat(tyctx, vt, s):  # type: ignore[no-untyped-def]
     """`s` in every lane of vector type `vt`."""
     v = vt.instance_type
@@ -537,7 +571,7 @@ def store_f16(tyctx, addr, v):  # type: ignore[no-untyped-def]
     return types.void(types.int64, f32x16), gen
 
 
-def _binop(op: Any, int_name: str | None, float_name: str | None) -> None:
+def _binop(op: Any, int_name: str, float_name: str) -> None:
     @infer_global(op)
     class _Template(AbstractTemplate):
         def generic(self, args, kws):  # type: ignore[no-untyped-def]
@@ -554,9 +588,9 @@ def _binop(op: Any, int_name: str | None, float_name: str | None) -> None:
 _binop(operator.add, "add", "fadd")
 _binop(operator.sub, "sub", "fsub")
 _binop(operator.mul, "mul", "fmul")
-_binop(operator.truediv, None, "fdiv")
-_binop(operator.and_, "and_", None)
-_binop(operator.or_, "or_", None)
+_binop(operator.truediv, "", "fdiv")
+_binop(operator.and_, "and_", "")
+_binop(operator.or_, "or_", "")
 
 
 @intrinsic
@@ -635,12 +669,13 @@ def hsum(tyctx, x):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def hmax(tyctx, x):  # type: ignore[no-untyped-def]
-    """Largest lane of a float vector."""
+    """Largest lane; integers are signed."""
 
     def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        return emit_reduce(b, a[0], lambda p, q: b.select(b.fcmp_ordered(">", p, q), p, q))
+        compare = b.fcmp_ordered if x.is_float else b.icmp_signed
+        return emit_reduce(b, a[0], lambda p, q: b.select(compare(">", p, q), p, q))
 
-    return types.float32(x), gen
+    return _SCALAR[x.elt](x), gen
 
 
 @intrinsic
@@ -659,6 +694,18 @@ def lane_swap(tyctx, x):  # type: ignore[no-untyped-def]
 
     def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
         return emit_shuffle(b, a[0], [i ^ 1 for i in range(x.n)])
+
+    return x(x), gen
+
+
+@intrinsic
+def negate_even(tyctx, x):  # type: ignore[no-untyped-def]
+    """Float lanes 0, 2, 4, ... with their sign changed."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        ity = ir.VectorType(I32, x.n)
+        signs = const(ity, [0 if i % 2 else -(1 << 31) for i in range(x.n)])
+        return b.bitcast(b.xor(b.bitcast(a[0], ity), signs), x.ll())
 
     return x(x), gen
 
