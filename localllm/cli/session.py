@@ -1,0 +1,104 @@
+"""What a run or a chat has been told so far, and the request bodies that follow from it; it knows no terminal."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeVar
+
+from localllm.cli.progress import show_progress, waiting
+from localllm.client import Client, ClientError, EndpointMissingError
+from localllm.errors import LocalLLMError
+
+T = TypeVar("T")
+
+THINK_LEVELS = ("high", "medium", "low", "max")
+
+
+@dataclass
+class Session:
+    """The model, the settings of the session and, for a chat, its messages."""
+
+    model: str
+    insecure: bool = False
+    word_wrap: bool = True
+    verbose: bool = False
+    hide_thinking: bool = False
+    keep_alive: str | float | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    system: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    def common_body(self) -> dict[str, Any]:
+        """The fields that every request of the session carries; unset ones are left out."""
+        optional = {"format": self.format, "think": self.think, "keep_alive": self.keep_alive}
+        body = {"model": self.model, "options": self.options}
+        return body | {name: value for name, value in optional.items() if value is not None}
+
+    def generate_body(self, prompt: str) -> dict[str, Any]:
+        """The body of a single completion."""
+        return {**self.common_body(), "prompt": prompt}
+
+    def chat_body(self) -> dict[str, Any]:
+        """The body of the next turn of the chat."""
+        return {**self.common_body(), "messages": self.messages}
+
+    def load_body(self) -> dict[str, Any]:
+        """The body that loads the model with the session's options."""
+        body = self.common_body()
+        return {name: body[name] for name in ("model", "options", "keep_alive") if name in body}
+
+
+def parse_format(text: str) -> str | dict[str, Any] | None:
+    """`json` or another plain word as it is, the text of a JSON Schema as an object, None for an empty text.
+
+    Raises: LocalLLMError for a text that begins like an object and is none.
+    """
+    text = text.strip()
+    if not text.startswith("{"):
+        return text or None
+    try:
+        schema: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise LocalLLMError(f"invalid format: {error}", hint="give `json`, or a JSON Schema object") from error
+    return schema
+
+
+def parse_think(text: str) -> bool | str:
+    """The value of `--think`. Raises: LocalLLMError for anything but a truth value or a level."""
+    if text in ("true", "false"):
+        return text == "true"
+    if text in THINK_LEVELS:
+        return text
+    raise LocalLLMError(f'invalid value for --think: "{text}" (must be true, false, high, medium, low, or max)')
+
+
+def with_model(client: Client, session: Session, action: Callable[[], T]) -> T:
+    """What `action` returns; if the server lacks the session's model, pulls it and runs `action` once more."""
+    try:
+        return action()
+    except ClientError as error:
+        if error.status != 404 or isinstance(error, EndpointMissingError):
+            raise
+    show_progress(client.pull(session.model, insecure=session.insecure))
+    return action()
+
+
+def load(client: Client, session: Session) -> None:
+    """Brings the model into memory, showing what takes time. Raises: ClientError, with status 404 if it is missing."""
+    try:
+        show_progress(client.load(session.load_body()), delay=True, transient=True)
+    except EndpointMissingError:
+        # Not our server: an empty prompt loads the model there, without progress.
+        with waiting():
+            for _ in client.generate(session.load_body() | {"prompt": ""}):
+                pass
+
+
+def begin_answer(chunks: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The same chunks, once the first of them is there; until then a spinner turns."""
+    with waiting():
+        first = next(chunks)
+    return chain([first], chunks)
