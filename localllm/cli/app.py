@@ -35,7 +35,25 @@ _ClickError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
-class PlainCommand(TyperCommand):
+class _AsWritten:
+    """Takes values as they were written. Newer versions of typer would load pydantic to convert them, which takes
+    longer than everything else that a command line needs; the commands read numbers from text themselves."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        return () if value is None and (param.multiple or param.nargs == -1) else value
+
+
+class _ValuesAsWritten:
+    """Base of commands whose parameters take values as written; booleans are flags and need no conversion."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            parameter._runtime_param = _AsWritten()
+        return parameters
+
+
+class PlainCommand(_ValuesAsWritten, TyperCommand):
     """A command whose help shows `usage` for its arguments, and the environment variables it reads."""
 
     usage: str = ""
@@ -51,15 +69,7 @@ class PlainCommand(TyperCommand):
                 formatter.write_dl(rows)
 
 
-class _AsWritten:
-    """Takes values as they were written. Newer versions of typer would load pydantic to convert them, which takes
-    longer than everything else that a command line needs; the commands read numbers from text themselves."""
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        return () if value is None and (param.multiple or param.nargs == -1) else value
-
-
-class CommandGroup(TyperGroup):
+class CommandGroup(_ValuesAsWritten, TyperGroup):
     """The commands of COMMANDS; a module is imported when its command is asked for, not for the list of all."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -89,7 +99,7 @@ def load_command(name: str) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     kind: type[PlainCommand] = getattr(module, "COMMAND_CLASS", PlainCommand)
     single.command(name=name, cls=kind, context_settings=_HELP_OPTIONS)(module.command)
-    command = _built(single)
+    command: Any = typer.main.get_command(single)
     command.usage = getattr(module, "USAGE", "")
     command.variables = getattr(module, "VARIABLES", ("HOST",))
     return command
@@ -112,14 +122,6 @@ def root(
         print(ctx.get_help())
 
 
-def _built(application: typer.Typer) -> Any:
-    """The command object of an application, its values taken as written."""
-    command: Any = typer.main.get_command(application)
-    for parameter in command.params:
-        parameter._runtime_param = _AsWritten()
-    return command
-
-
 def _root_command() -> Any:
     application = typer.Typer(
         cls=CommandGroup,
@@ -129,7 +131,7 @@ def _root_command() -> Any:
         context_settings=_HELP_OPTIONS,
     )
     application.callback(invoke_without_command=True)(root)
-    return _built(application)
+    return typer.main.get_command(application)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
