@@ -49,7 +49,8 @@ def _unchanged(messages: list[Message]) -> list[Message]:
     return messages
 
 
-# How past tool calls can be written, the most usual first.
+# How past tool calls can be written, the most usual first, and how many of these ways leave them to the template.
+N_NATIVE_STYLES = 4
 CALL_STYLES: tuple[Adaption, ...] = (
     _unchanged,
     conversation.with_string_arguments,
@@ -196,13 +197,16 @@ class ChatTemplate:
 
     @cached_property
     def _call_style(self) -> Adaption:
-        """The first way to write tool calls that the template prints whole, not as Python and not encoded twice."""
-        for style in CALL_STYLES:
+        """The first way to write tool calls that the template prints whole, not as Python and not encoded twice.
+
+        A template that knows no tools keeps its way of dropping calls, unless it refuses them.
+        """
+        for style in CALL_STYLES if self.supports_tools else CALL_STYLES[:N_NATIVE_STYLES]:
             text = self._probe(style(PROBE_TURNS), [PROBE_TOOL]) or ""
             is_whole = "probe_value" in text and "probe_result" in text
             if is_whole and "{'k'" not in text and '\\"k' not in text:
                 return style
-        return _unchanged
+        return CALL_STYLES[0] if self._probe(PROBE_TURNS) is not None else CALL_STYLES[-1]
 
 
 def _tool_variables(tools: list[dict[str, Any]]) -> dict[str, Any]:

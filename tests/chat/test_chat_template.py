@@ -167,13 +167,21 @@ def test_arguments_reach_each_kind_of_template_in_its_form(arguments: Any, print
     assert ChatTemplate(source).render([USER, calling(arguments), result()]) == f"u{expected}r"
 
 
-def test_calls_that_the_template_would_drop_are_written_as_text() -> None:
-    template = ChatTemplate(PLAIN)
-    text = template.render([USER, calling({"a": 1}), result()])
+def test_calls_that_a_template_with_tools_would_drop_are_written_as_text() -> None:
+    listing = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    assert text == f"<|user|>u<|end|><|assistant|>{call}<|end|><|tool|>r<|end|><|assistant|>"
-    no_tools = "{% for m in messages if m.role != 'tool' %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
-    assert ChatTemplate(no_tools).render([USER, calling({"a": 1}), result()]) == f"u:u|a:{call}|u:r|"
+    turns = [USER, calling({"a": 1}), result()]
+    assert ChatTemplate(listing + PLAIN).render(turns) == (
+        f"<|user|>u<|end|><|assistant|>{call}<|end|><|tool|>r<|end|><|assistant|>"
+    )
+    no_results = listing + "{% for m in messages if m.role != 'tool' %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
+    assert ChatTemplate(no_results).render(turns) == f"u:u|a:{call}|u:r|"
+
+
+def test_a_template_without_tools_drops_calls_unless_it_refuses_them() -> None:
+    turns = [USER, calling({"a": 1}), result()]
+    assert ChatTemplate(PLAIN).render(turns) == "<|user|>u<|end|><|assistant|><|end|><|tool|>r<|end|><|assistant|>"
+    assert ChatTemplate(STRICT).render(turns).endswith("</tool_call>[user]r")
 
 
 def test_ids_of_calls_are_given_matched_and_shortened_where_needed() -> None:
