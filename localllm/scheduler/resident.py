@@ -162,7 +162,7 @@ class Resident:
     def expires_at_ns(self) -> int:
         """Unix time in nanoseconds when it is unloaded if nothing more is asked of it."""
         start_ns = time.time_ns() if self.active else self.idle_since_ns
-        return min(start_ns + self.keep_alive_ns, FOREVER_NS)
+        return start_ns + self.keep_alive_ns
 
     def arm_expiry(self, expire: Callable[[], None]) -> None:
         """Start the keep-alive from now."""

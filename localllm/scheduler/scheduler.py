@@ -61,7 +61,7 @@ class _Waiter:
 
 @dataclass(frozen=True)
 class RunningModel:
-    """A loaded model as others may see it. `expires_at_ns` is Unix time, FOREVER_NS for never."""
+    """A loaded model as others may see it. `expires_at_ns` is Unix time, centuries away for never."""
 
     model: ModelSpec
     size_bytes: int
@@ -279,6 +279,12 @@ class Scheduler:
         if resident.state is State.STOPPING or (resident.state is State.READY and (stuck or not resident.active)):
             await self._unload(resident)
         return True
+
+    async def expire(self, digest: str) -> None:
+        """Unload the model of a manifest that is gone from the store: now or when its requests have ended."""
+        keys = [key for key, resident in self._residents.items() if resident.want.model.digest == digest]
+        for key in keys:
+            await self.unload(key)
 
     # The rest is the scheduler's own.
 

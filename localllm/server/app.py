@@ -1,0 +1,91 @@
+"""The daemon's HTTP application: which function answers which path; it knows nothing of what they do."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from localllm.server import blobs, chat, copy, delete, generate, listing, load, pull, show, status, tokens
+from localllm.server.access import AccessMiddleware
+from localllm.server.daemon import Daemon
+from localllm.server.errors import STATUS, APIError, response_of
+from registry.errors import RegistryError
+from registry.store import Store
+
+logger = logging.getLogger(__name__)
+
+ROUTES = (
+    Route("/", status.root, methods=["GET"]),
+    Route("/api/version", status.version, methods=["GET"]),
+    Route("/api/tags", listing.tags, methods=["GET"]),
+    Route("/api/ps", listing.ps, methods=["GET"]),
+    Route("/api/show", show.show, methods=["POST"]),
+    Route("/api/generate", generate.generate, methods=["POST"]),
+    Route("/api/chat", chat.chat, methods=["POST"]),
+    Route("/api/load", load.load, methods=["POST"]),
+    Route("/api/tokenize", tokens.tokenize, methods=["POST"]),
+    Route("/api/detokenize", tokens.detokenize, methods=["POST"]),
+    Route("/api/pull", pull.pull, methods=["POST"]),
+    Route("/api/copy", copy.copy, methods=["POST"]),
+    Route("/api/delete", delete.delete, methods=["DELETE"]),
+    Route("/api/blobs/{digest}", blobs.has_blob, methods=["HEAD"]),
+)
+
+
+def create_app(daemon: Daemon) -> Starlette:
+    """The application of one daemon; its lifespan starts and stops the scheduler."""
+    settings = daemon.settings
+    app = Starlette(
+        routes=list(ROUTES),
+        middleware=[Middleware(AccessMiddleware, is_loopback=settings.is_loopback, origins=settings.origins)],
+        exception_handlers={
+            HTTPException: _http_error,
+            APIError: _error,
+            **{kind: _error for kind, _ in STATUS},
+            Exception: _error,
+        },
+        lifespan=_lifespan,
+    )
+    app.state.daemon = daemon
+    return app
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    return response_of(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    texts = {404: "404 page not found", 405: "405 method not allowed"}
+    return PlainTextResponse(texts.get(error.status_code, error.detail), error.status_code, error.headers)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    daemon: Daemon = app.state.daemon
+    await daemon.scheduler.start()
+    pruning = asyncio.create_task(asyncio.to_thread(_prune, daemon.store)) if daemon.settings.prune else None
+    try:
+        yield
+    finally:
+        daemon.cancel_pulls()
+        await daemon.scheduler.stop()
+        if pruning is not None:
+            await pruning
+
+
+def _prune(store: Store) -> None:
+    try:
+        report = store.prune()
+    except (RegistryError, OSError) as error:
+        logger.warning("the model store was not tidied up: %s", error)
+        return
+    if report.n_removed:
+        logger.info("removed %d unused blobs, %d bytes", report.n_removed, report.freed_bytes)

@@ -1,0 +1,222 @@
+"""What generate, chat and load have in common: fields, checks in Ollama's order, loading, statistics.
+
+It knows nothing of the shapes of their answers.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from localllm.durations import parse_keep_alive
+from localllm.messages import Chunk, Done, GenerateRequest, LoadRequest, Message, Rendered
+from localllm.options import resolve as resolve_options
+from localllm.scheduler.resident import model_key
+from localllm.server import lookup
+from localllm.server.binding import Anything, Bool, Int, Judged, Map, String, Type
+from localllm.server.capabilities import capabilities_of
+from localllm.server.daemon import Daemon
+from localllm.server.errors import APIError
+from localllm.server.times import now_utc
+from registry.store import ResolvedModel
+
+DEFAULT_NUM_CTX = 4096
+MIN_NUM_CTX = 4
+MAX_TOP_LOGPROBS = 20
+THINK_LEVELS = ("high", "medium", "low", "max")
+
+
+def _think(value: Any) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    levels = '"high", "medium", "low", "max", true, or false'
+    if not isinstance(value, str):
+        raise ValueError(f"think must be a boolean or string ({levels})")
+    if value not in THINK_LEVELS:
+        raise ValueError(f'invalid think value: "{value}" (must be {levels})')
+    return value
+
+
+FIELDS: dict[str, Type] = {
+    "model": String(),
+    "stream": Bool(default=None),
+    "format": Anything(),
+    "keep_alive": Judged(parse_keep_alive),
+    "options": Map(),
+    "think": Judged(_think, named=False),
+    "truncate": Bool(default=True),
+    "shift": Bool(default=True),
+    "logprobs": Bool(),
+    "top_logprobs": Int(),
+    "_debug_render_only": Bool(),
+}
+"""Fields of both generate and chat."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request whose model exists: `body` as bound, the model, what must be loaded, how long it stays."""
+
+    daemon: Daemon
+    body: dict[str, Any]
+    model: ResolvedModel
+    options: dict[str, Any]
+    want: LoadRequest
+    keep_alive_ns: int
+    started_ns: int
+
+    @property
+    def shown(self) -> str:
+        """The model's name as the client wrote it."""
+        return str(self.body["model"])
+
+    @property
+    def unloads(self) -> bool:
+        """Whether keep_alive says to unload now, where there is nothing to generate."""
+        return self.body["keep_alive"] == 0
+
+
+async def begin(daemon: Daemon, body: dict[str, Any]) -> Asked:
+    """The checks up to the model's existence. Raises: APIError, InvalidNameError, OptionError."""
+    started_ns = time.monotonic_ns()
+    if not 0 <= body.get("top_logprobs", 0) <= MAX_TOP_LOGPROBS:
+        raise APIError(400, f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
+    name = lookup.model_name(body["model"])
+    model = await lookup.resolve(daemon, name, body["model"])
+    options = resolve_options(model.params, body["options"] or {})
+    keep_alive_ns = daemon.settings.keep_alive_ns if body["keep_alive"] is None else body["keep_alive"]
+    return Asked(daemon, body, model, options, load_request(daemon, model, options), keep_alive_ns, started_ns)
+
+
+def load_request(daemon: Daemon, model: ResolvedModel, options: dict[str, Any]) -> LoadRequest:
+    """The load that a request with these (resolved) options needs."""
+    settings = daemon.settings
+    return LoadRequest(
+        lookup.model_spec(model),
+        num_ctx=max(MIN_NUM_CTX, options["num_ctx"] or settings.num_ctx or DEFAULT_NUM_CTX),
+        num_batch=options["num_batch"],
+        num_thread=options["num_thread"] or settings.num_thread,
+        kv_cache_type=settings.kv_cache_type,
+        num_parallel=settings.num_parallel,
+        cache_dir=str(settings.cache_dir) if settings.cache_dir else None,
+    )
+
+
+async def check_capabilities(asked: Asked, verb: str, *, images: bool) -> None:
+    """Refuse what the model cannot do. `verb` is what an embedding model is said not to support.
+
+    Raises: APIError with status 400; GGUFError.
+    """
+    able = await capabilities_of(asked.model)
+    body, full_name = asked.body, lookup.full_name(asked.model.name)
+    if "completion" not in able:
+        raise APIError(400, f'"{asked.shown}" does not support {verb}')
+    if body.get("suffix") and "insert" not in able:
+        raise APIError(400, f"{full_name} does not support insert")
+    if body.get("tools") and "tools" not in able:
+        raise APIError(400, f"{full_name} does not support tools")
+    if body["think"] and "thinking" not in able:
+        raise APIError(400, f'"{asked.shown}" does not support thinking')
+    if images:
+        raise APIError(400, f'"{asked.shown}" does not support images', hint="send text only, or pick another model")
+    if not is_format(body["format"]):
+        shown = go_json_text(body["format"])
+        raise APIError(400, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+
+
+def is_format(value: Any) -> bool:
+    """Whether a `format` is one: absent, empty, "json" or an object."""
+    return value in (None, "", "json") or isinstance(value, dict)
+
+
+def go_json_text(value: Any) -> str:
+    """A value as JSON, for quoting in an error."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
+    """The runner's request with everything generate and chat share; `fields` are the rest."""
+    body = asked.body
+    return GenerateRequest(
+        id=uuid.uuid4().hex,
+        kind=kind,
+        think=body["think"],
+        format=body["format"] or None,
+        options=asked.options,
+        logprobs=body["logprobs"],
+        top_logprobs=body["top_logprobs"],
+        truncate=body["truncate"],
+        shift=body["shift"],
+        debug_render_only=body["_debug_render_only"],
+        **fields,
+    )
+
+
+async def preload(asked: Asked) -> None:
+    """Load the model, and start its keep-alive. Raises: what loading raises."""
+    async with await asked.daemon.scheduler.lease(asked.want, asked.keep_alive_ns):
+        pass
+
+
+async def unload(asked: Asked) -> None:
+    """Unload the model, when its requests have ended."""
+    await asked.daemon.scheduler.unload(model_key(asked.want))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a request got: nanoseconds from its arrival to its turn on a loaded model, and the context there."""
+
+    load_ns: int
+    n_ctx: int
+
+
+async def run(asked: Asked, request: GenerateRequest) -> AsyncGenerator[tuple[Message, Turn], None]:
+    """The runner's messages for one request. Raises: what loading or the runner raises."""
+    async with await asked.daemon.scheduler.lease(asked.want, asked.keep_alive_ns) as lease:
+        turn = Turn(time.monotonic_ns() - asked.started_ns, lease.ready.n_ctx)
+        async with aclosing(lease.generate(request)) as messages:
+            async for message in messages:
+                yield message, turn
+
+
+def head(asked: Asked) -> dict[str, Any]:
+    """The first fields of every record."""
+    return {"model": asked.shown, "created_at": now_utc()}
+
+
+def final_fields(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
+    """The fields that only the last record has; zeros are left out, durations are in nanoseconds.
+
+    Beside Ollama's: tokens reused from the KV cache, what was cut from the prompt, and the context in force where
+    it is smaller than `num_ctx` asked for.
+    """
+    stats = done.stats
+    figures = {
+        "total_duration": time.monotonic_ns() - asked.started_ns,
+        "load_duration": turn.load_ns,
+        "prompt_eval_count": stats.prompt_eval_count,
+        "prompt_eval_duration": stats.prompt_eval_duration_ns,
+        "eval_count": stats.eval_count,
+        "eval_duration": stats.eval_duration_ns,
+        "prompt_eval_cached_count": stats.prompt_eval_cached_count,
+        "truncated": done.truncated,
+        "context_length": turn.n_ctx if turn.n_ctx < asked.options["num_ctx"] else 0,
+    }
+    return {"done": True, "done_reason": done.done_reason, **{key: value for key, value in figures.items() if value}}
+
+
+def chunk_extras(chunk: Chunk) -> dict[str, Any]:
+    """The optional top-level fields of a record that carries text."""
+    return {"logprobs": chunk.logprobs} if chunk.logprobs else {}
+
+
+def debug_record(asked: Asked, rendered: Rendered, image_count: int) -> dict[str, Any]:
+    """The answer to `_debug_render_only`, without the field for the text."""
+    info: dict[str, Any] = {"rendered_template": rendered.prompt}
+    if image_count:
+        info["image_count"] = image_count
+    return {**head(asked), "done": False, "_debug_info": info}

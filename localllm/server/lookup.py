@@ -1,0 +1,72 @@
+"""From the model name in a request to what the store has, and from there to what a runner needs.
+
+It knows no endpoint; the texts that differ between endpoints are theirs.
+"""
+
+import asyncio
+from typing import Any
+
+from localllm.messages import ModelSpec
+from localllm.server.daemon import Daemon
+from localllm.server.errors import APIError
+from registry.errors import BrokenModelError, InvalidNameError, ModelNotFoundError
+from registry.manifest import ModelConfig
+from registry.names import Name, parse_name
+from registry.pull import local_name
+from registry.store import ResolvedModel
+
+
+def model_name(text: str) -> Name:
+    """The name a client means; a source's reference (`pip:…`) means the name it is stored under.
+
+    Raises: InvalidNameError.
+    """
+    try:
+        return parse_name(text)
+    except InvalidNameError as error:
+        try:
+            return local_name(text)
+        except Exception:
+            raise error from None
+
+
+async def resolve(daemon: Daemon, name: Name, shown: str) -> ResolvedModel:
+    """The model of that name; `shown` is how the client wrote it. Raises: APIError with status 404."""
+    try:
+        return await asyncio.to_thread(daemon.store.resolve, name)
+    except ModelNotFoundError:
+        raise APIError(404, f"model '{shown}' not found", hint=f"localllm pull {shown}") from None
+    except BrokenModelError as error:
+        text = f'model "{shown}" not found, try pulling it first'
+        raise APIError(404, text, hint=str(error)) from error
+
+
+def full_name(name: Name) -> str:
+    """The complete name without a scheme, as in `registry.ollama.ai/library/m:latest`."""
+    return "/".join(name.parts[:3]) + f":{name.tag}"
+
+
+def model_spec(model: ResolvedModel) -> ModelSpec:
+    """The part of a model that its runner is told."""
+    return ModelSpec(
+        name=model.name.short,
+        digest=model.digest,
+        model_paths=[str(path) for path in model.model_paths],
+        model_digest=model.model_digest,
+        template=model.template,
+        system=model.system,
+        params=dict(model.params),
+        messages=list(model.messages),
+    )
+
+
+def details(config: ModelConfig) -> dict[str, Any]:
+    """The `details` object of a model: what its config blob says."""
+    return {
+        "parent_model": "",
+        "format": config.model_format,
+        "family": config.model_family,
+        "families": list(config.model_families) or None,
+        "parameter_size": config.model_type,
+        "quantization_level": config.file_type,
+    }

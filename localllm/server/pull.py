@@ -1,0 +1,87 @@
+"""POST /api/pull: brings a model into the store and tells how far it is; it knows nothing of sources.
+
+A pull is blocking work, so it has a thread of its own, which hands its events over. When the client goes away the
+pull is canceled and the store is as it was.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localllm.gguf.summary import read_summary
+from localllm.server.binding import Bool, String, Struct, read
+from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.errors import APIError
+from localllm.server.streaming import Records, RecordsResponse
+from registry.create import ModelFacts
+
+PULL_REQUEST = Struct(
+    "api.PullRequest",
+    {
+        "model": String(),
+        "name": String(),
+        "insecure": Bool(),
+        "username": String(),
+        "password": String(),
+        "stream": Bool(default=None),
+    },
+)
+CANCEL_GRACE_S = 10.0
+
+
+async def pull(request: Request) -> Response:
+    """The endpoint."""
+    body = await read(request, PULL_REQUEST)
+    reference = (body["model"] or body["name"]).strip()
+    if not reference:
+        raise APIError(400, "invalid model name")
+    return RecordsResponse(_events(daemon_of(request), reference), stream=body["stream"] is not False)
+
+
+async def _events(daemon: Daemon, reference: str) -> Records:
+    loop = asyncio.get_running_loop()
+    events: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
+    cancel = threading.Event()
+
+    def hand_over(event: dict[str, Any] | Exception | None) -> None:
+        # The loop may be closed already when the daemon ends.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+    def work() -> None:
+        try:
+            for progress in daemon.pull(reference, cancel):
+                hand_over(progress.to_json())
+        except Exception as error:
+            hand_over(error)
+        hand_over(None)
+
+    thread = threading.Thread(target=work, name=f"pull {reference}", daemon=True)
+    with daemon.pulling(cancel):
+        thread.start()
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            cancel.set()
+            await _joined(thread)
+
+
+async def _joined(thread: threading.Thread) -> None:
+    """Wait for a canceled pull to tidy up; one that does not is left to the next start's `prune`."""
+    deadline = asyncio.get_running_loop().time() + CANCEL_GRACE_S
+    while thread.is_alive() and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.02)
+
+
+def inspect(paths: Sequence[Path]) -> ModelFacts:
+    """What a config blob says of a GGUF. Raises: GGUFError."""
+    summary = read_summary(list(paths))
+    return ModelFacts(summary.architecture or "", summary.parameter_count, summary.file_type)

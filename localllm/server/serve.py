@@ -1,0 +1,137 @@
+"""Runs the daemon: the socket, the log, the signals; it knows nothing of endpoints."""
+
+import contextlib
+import errno
+import functools
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import uvicorn
+
+from localllm import __version__, env
+from localllm.errors import LocalLLMError
+from localllm.scheduler import Scheduler
+from localllm.server.access import is_loopback_address
+from localllm.server.app import create_app
+from localllm.server.daemon import Daemon, Settings
+from localllm.server.pull import inspect
+from modelfiles import read_catalog
+from registry.catalog import Catalog
+from registry.progress import Progress
+from registry.pull import pull
+from registry.store import Store
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+KEEP_CONNECTION_S = 75
+SHUTDOWN_GRACE_S = 10
+
+
+def serve(host: str | None = None, port: int | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, by default where LOCALLLM_HOST says; then unload everything and return.
+
+    Raises: SystemExit with status 1, after saying why on stderr: a setting is wrong, the address is not to be had.
+    """
+    problems = env.check()
+    if problems:
+        _give_up(*problems)
+    address = env.host()
+    host, port = host or address.host, address.port if port is None else port
+    _start_log()
+    try:
+        listener = _listen(host, port)
+    except LocalLLMError as error:
+        _give_up(error)
+    daemon = make_daemon(host)
+    shown = f"[{host}]" if ":" in host else host
+    logger.info("localllm %s listens on http://%s:%d", __version__, shown, listener.getsockname()[1])
+    logger.info("models: %s", daemon.store.root)
+    config = uvicorn.Config(
+        create_app(daemon),
+        log_config=None,
+        timeout_keep_alive=KEEP_CONNECTION_S,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+        lifespan="on",
+        server_header=False,
+    )
+    _Server(config, daemon).run(sockets=[listener])
+
+
+def make_daemon(host: str) -> Daemon:
+    """The daemon that the environment describes, for an address to listen on. Raises: SettingError."""
+    store = Store(env.models_dir())
+    scheduler = Scheduler(
+        max_queue=env.max_queue(),
+        max_loaded_models=env.max_loaded_models(),
+        load_timeout_s=env.load_timeout_s(),
+    )
+    return Daemon(
+        store, scheduler, functools.partial(_pull, store), Settings.from_environment(is_loopback_address(host))
+    )
+
+
+def _pull(store: Store, reference: str, cancel: threading.Event) -> Iterator[Progress]:
+    return pull(reference, store, inspect=inspect, catalog=Catalog(read_catalog()), cancel=cancel)
+
+
+def _give_up(*problems: LocalLLMError) -> None:
+    for problem in problems:
+        print(f"Error: {problem}", file=sys.stderr)
+        if problem.hint:
+            print(f"hint: {problem.hint}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def _start_log() -> None:
+    level = logging.DEBUG if env.debug() else logging.INFO
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    # Libraries that would log what users ask for, or each event of the loop.
+    for name in ("asyncio", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises: LocalLLMError that names the address."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        shown = f"{f'[{host}]' if ':' in host else host}:{port}"
+        hint = "set LOCALLLM_HOST to an address of this machine"
+        if error.errno == errno.EADDRINUSE:
+            hint = "another localllm or Ollama may be running: stop it, or set LOCALLLM_HOST=127.0.0.1:PORT"
+        raise LocalLLMError(f"cannot listen on {shown}: {error.strerror or error}", hint=hint) from error
+
+
+class _Server(uvicorn.Server):
+    """A server that ends with status 0 on a signal, and ends its streams before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, daemon: Daemon) -> None:
+        super().__init__(config)
+        self._daemon = daemon
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM end the server; uvicorn's own would raise them again afterwards."""
+        handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        logger.info("%s: shutting down", signal.Signals(number).name)
+        self.handle_exit(number, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Unload the models and cancel the pulls, so that every open stream gets its last record."""
+        self._daemon.cancel_pulls()
+        await self._daemon.scheduler.stop()
+        await super().shutdown(sockets)

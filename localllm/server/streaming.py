@@ -1,0 +1,101 @@
+"""Sends a stream of records as NDJSON or as one JSON object, and stops its source when the client goes away.
+
+It knows nothing of what the records say. An error before the first record becomes a real status; after it, a last
+line `{"error": …}`. So a stream ends with its source's own last record or with an error, never in between.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from localllm.server.errors import body_of, response_of
+
+logger = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+Records = AsyncGenerator[Record, None]
+NDJSON = "application/x-ndjson"
+JSON = "application/json; charset=utf-8"
+
+
+def last(records: list[Record]) -> Record:
+    """What a not-streamed operation answers: its last progress record."""
+    return records[-1]
+
+
+class RecordsResponse(Response):
+    """The answer made of `records`: streamed, or, with `stream` False, folded into one object by `fold`."""
+
+    def __init__(self, records: Records, *, stream: bool, fold: Callable[[list[Record]], Record] = last) -> None:
+        self.records = records
+        self.stream = stream
+        self.fold = fold
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the source ends or the client disconnects, whichever is first."""
+        work = asyncio.create_task(
+            self._stream(scope, receive, send) if self.stream else self._whole(scope, receive, send)
+        )
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                logger.info("%s: client disconnected, request canceled", scope["path"])
+        finally:
+            await _cancel(work)
+            await _cancel(gone)
+            await self.records.aclose()
+        if not work.cancelled() and (error := work.exception()) is not None:
+            raise error
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            first = await anext(self.records)
+        except Exception as error:
+            await response_of(error)(scope, receive, send)
+            return
+        headers = [(b"content-type", NDJSON.encode()), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _send_line(send, first)
+        try:
+            async for record in self.records:
+                await _send_line(send, record)
+        except Exception as error:
+            await _send_line(send, body_of(error))
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response: Response
+        try:
+            records = [record async for record in self.records]
+            response = Response(_encoded(self.fold(records)), media_type=JSON)
+        except Exception as error:
+            response = response_of(error)
+        await response(scope, receive, send)
+
+
+def _encoded(record: Record) -> bytes:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+async def _send_line(send: Send, record: Record) -> None:
+    await send({"type": "http.response.body", "body": _encoded(record) + b"\n", "more_body": True})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
