@@ -175,8 +175,9 @@ class Store:
 
     def copy(self, source: Name, destination: Name) -> None:
         """Make `destination` another name of `source`, over what it was. Raises ModelNotFoundError."""
-        manifest = self.manifest(source)
-        self.remove_unused(self.write_manifest(destination, manifest.raw))
+        with self._changing():
+            manifest = self.manifest(source)
+            self._remove_unnamed(self._replace_manifest(destination, manifest))
 
     def delete(self, name: Name) -> None:
         """Remove a name, and the blobs that no other name (nor a pull under way) needs.

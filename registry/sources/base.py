@@ -68,7 +68,7 @@ def wait_for_staging(
 def finish_pull(
     wanted: Wanted, store: Store, staging: Staging, weights: Sequence[str], facts: ModelFacts, licenses: Sequence[str]
 ) -> Iterator[Progress]:
-    """Write the small layers and the manifest of weights that are in the store."""
+    """Write the small layers and the manifest of weights that are in the store: the last events of every pull."""
     entry = wanted.entry
     contents = ModelContents(
         weights=weights,

@@ -55,14 +55,16 @@ class FileSource(Source):
             for i, path in enumerate(paths):
                 taken.append((yield from _take(path, staging.path / f"part-{i}", cancel)))
             facts = wanted.inspect([staged for staged, _ in taken])
-            digests = [digest for _, digest in taken]
-            store.pin(staging, digests)
             for staged, digest in taken:
                 size = staged.stat().st_size
                 yield pulling(digest, size, size)
-                if not store.blobs.has(digest, size):
-                    store.blobs.adopt(staged, digest)
             yield VERIFYING
+            check_canceled(cancel)
+            digests = [digest for _, digest in taken]
+            store.pin(staging, digests)
+            for staged, digest in taken:
+                if not store.blobs.has(digest, staged.stat().st_size):
+                    store.blobs.adopt(staged, digest)
             yield from finish_pull(wanted, store, staging, digests, facts, [])
 
 

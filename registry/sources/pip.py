@@ -95,6 +95,7 @@ class PipSource(Source):
                 facts = wanted.inspect([store.blobs.path(digest)])
                 yield pulling(digest, entry.weights.size, entry.weights.size)
                 yield VERIFYING
+                check_canceled(cancel)
             else:
                 download = _Download(self._pip(), staging, cancel, entry)
                 with store.blobs.writer(staging, _bytes_needed(entry)) as writer:
@@ -105,6 +106,7 @@ class PipSource(Source):
                     digest = _verify(extraction, entry)
                     licenses = _checked_licenses(extraction, entry)
                     facts = wanted.inspect([writer.path])
+                    check_canceled(cancel)
                     store.pin(staging, [digest])
                     writer.commit()
             yield from finish_pull(wanted, store, staging, [digest], facts, licenses)
