@@ -38,3 +38,9 @@ def tiny_models() -> ModuleType:
 def fake_servers() -> ModuleType:
     """`MockRegistry` and `RecordingServer` (tests/fixtures/servers.py)."""
     return _load("servers")
+
+
+@pytest.fixture(scope="session")
+def parity_models() -> ModuleType:
+    """Tiny models with recorded logits: `parity_models.make(name, path)` (tests/fixtures/parity_models.py)."""
+    return _load("parity_models")

@@ -68,12 +68,12 @@ class Engine:
             GGUFError, UnsupportedModelError: the model cannot be built.
             OptionError: an option outside its range.
         """
-        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_slots", n_slots)):
+        n_pages = n_slots * n_pages_for(n_ctx) if n_pages is None else n_pages
+        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_slots", n_slots), ("n_pages", n_pages)):
             if value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
         if backend not in BACKENDS:
             raise OptionError(f"backend: expected {' or '.join(BACKENDS)}, got {backend!r}")
-        n_pages = n_slots * n_pages_for(n_ctx) if n_pages is None else n_pages
         model = build(gguf)
         options = BackendOptions(
             graph=model.graph,
