@@ -9,13 +9,15 @@ computed by the same operations in the same order, so a result does not depend o
     float weights, per 32 columns  p = w0·x0; p = fma(wk, xk, p); acc = acc + p
     at the end                     y = acc (+ bias) (+ residual)
 
-Rows of quantised activations are what kernels_cpu.ops.quantize writes: with nb = columns / 32,
-int8 q[32·nb] | f32 d[nb] | f32 d·sum(q)[nb] | i32 sum(q)[nb] | i32 sums of each 16 [2·nb].
+Activations have 8 bits, or 16 where precision is worth the second multiply-add. Their rows are what
+kernels_cpu.ops.quantize writes: with nb = columns / 32,
+q[32·nb] | f32 d[nb] | f32 d·sum(q)[nb] | i32 sum(q)[nb] | i32 sums of each 16 [2·nb].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -24,8 +26,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels_cpu.ops import arg, share
+from kernels_cpu.ops.quantize import quantized_row_bytes
 from kernels_cpu.quants.floats import FloatFormat
-from kernels_cpu.quants.format import Format
+from kernels_cpu.quants.format import Format, Header
 from kernels_cpu.simd import (
     AVX512,
     F32,
@@ -34,6 +37,7 @@ from kernels_cpu.simd import (
     V_F32X16,
     V_I32X16,
     BlockDot,
+    BlockDot16,
     Builder,
     const,
     emit_broadcast4,
@@ -45,16 +49,13 @@ from kernels_cpu.simd import (
     ld_i64,
 )
 
-TILE_ROWS = (8, 4, 2, 1) if AVX512 else (4, 2, 1)
-"""Activation rows of the tiles, largest first: 2·T accumulators of 16 lanes must fit the registers."""
-
 CHUNK_BYTES = 192 * 1024
 """Activations to work on at a time: they stay in the second-level cache while all weight rows pass by."""
 
 
-def act_row_bytes(n_cols: int) -> int:
-    """Bytes of a row of quantised activations of `n_cols` columns."""
-    return 52 * (-(-n_cols // 32))
+def act_row_bytes(n_cols: int, bits: int) -> int:
+    """Bytes of a row of quantised activations of `n_cols` columns of 8 or 16 bits."""
+    return quantized_row_bytes(-(-n_cols // 32), bits // 8)
 
 
 def _broadcast(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.Value:
@@ -65,10 +66,10 @@ def _broadcast(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.
 class _ActRow:
     """One activation row within a tile: where its parts lie."""
 
-    def __init__(self, b: Builder, x: ir.Value, n_sub: ir.Value) -> None:
+    def __init__(self, b: Builder, x: ir.Value, n_sub: ir.Value, bits: int) -> None:
         self.b, self.x = b, x
         part = b.mul(n_sub, const(I64, 4))
-        self.d = b.add(x, b.mul(n_sub, const(I64, 32)))
+        self.d = b.add(x, b.mul(n_sub, const(I64, 4 * bits)))
         self.s = b.add(self.d, part)
         self.isum = b.add(self.s, part)
         self.isum16 = b.add(self.isum, part)
@@ -77,70 +78,91 @@ class _ActRow:
         """The address of item `index`."""
         return self.b.add(base, self.b.mul(index, const(I64, bytes_each)))
 
-    def scalar(self, lty: ir.Type, base: ir.Value, index: ir.Value, step: int = 1, offset: int = 0) -> ir.Value:
+    def item(self, lty: ir.Type, base: ir.Value, index: ir.Value, step: int = 1, offset: int = 0) -> ir.Value:
         """The 4-byte item `step·index + offset` as a vector with one value in every lane."""
         return _broadcast(self.b, lty, self.at(base, index, 4 * step), 4 * offset)
 
 
-def _integer_sums(
-    b: Builder, fmt: Format, p: ir.Value, rows: list[_ActRow], i: ir.Value, n_parts: int
-) -> list[list[ir.Value]]:
-    """sum(code·x) of sub-block i for each activation row and part (1, or 2 halves of the columns)."""
-    dots = [[BlockDot(b, fmt.max_code) for _ in range(n_parts)] for _ in rows]
-    columns = [row.at(row.x, i, 32) for row in rows]
-    for k, codes in fmt.emit_codes(b, p):
-        for row_dots, x in zip(dots, columns, strict=True):
-            row_dots[k * n_parts // 8].step(codes, emit_broadcast4(b, x, 4 * k))
-    return [[dot.finish() for dot in row_dots] for row_dots in dots]
+Sums = list[list[ir.Value]]
 
 
-def _signed(b: Builder, fmt: Format, total: ir.Value, row: _ActRow, i: ir.Value, part: int, n_parts: int) -> ir.Value:
-    """Subtract zero_point·sum(x), and convert to float."""
-    if fmt.dot_zero_point:
-        base = row.isum if n_parts == 1 else row.isum16
-        sums = row.scalar(I32, base, i, n_parts, part)
-        total = b.sub(total, b.mul(sums, const(V_I32X16, fmt.dot_zero_point)))
-    return b.sitofp(total, V_F32X16)
+@dataclass(frozen=True)
+class _Products:
+    """How a quantised tile multiplies: the format of the weights and the bits of the activations."""
 
+    fmt: Format
+    bits: int
 
-def _accumulate(
-    b: Builder, fmt: Format, p: ir.Value, header: Any, rows: list[_ActRow], i: ir.Value, accs: list[ir.Value]
-) -> None:
-    """Add sub-block i, whose packed bytes are at p, to the accumulator of each activation row."""
-    scaling = fmt.emit_scales(b, p, header)
-    n_parts = len(scaling.scales)
-    sums = _integer_sums(b, fmt, p, rows, i, n_parts)
-    for row, totals, acc in zip(rows, sums, accs, strict=True):
-        d = row.scalar(F32, row.d, i)
-        parts = [_signed(b, fmt, total, row, i, h, n_parts) for h, total in enumerate(totals)]
-        if n_parts == 1:
-            value = emit_fma(b, parts[0], b.fmul(scaling.scales[0], d), b.load(acc))
+    def dot(self, b: Builder) -> BlockDot | BlockDot16:
+        return BlockDot(b, self.fmt.max_code) if self.bits == 8 else BlockDot16(b)
+
+    def step(self, b: Builder, dot: BlockDot | BlockDot16, codes: ir.Value, x: ir.Value, k: int) -> None:
+        """Add code vector k; x is the address of the sub-block's activations."""
+        if isinstance(dot, BlockDot):
+            dot.step(codes, emit_broadcast4(b, x, 4 * k))
         else:
-            both = emit_fma(b, parts[1], scaling.scales[1], b.fmul(parts[0], scaling.scales[0]))
-            value = emit_fma(b, both, d, b.load(acc))
-        if scaling.minimum is not None:
-            value = emit_fma(b, scaling.minimum, row.scalar(F32, row.s, i), value)
-        b.store(value, acc)
+            dot.step(codes, emit_broadcast4(b, x, 8 * k), emit_broadcast4(b, x, 8 * k + 4))
+
+    def sums(self, b: Builder, p: ir.Value, rows: list[_ActRow], i: ir.Value, n_parts: int) -> Sums:
+        """sum((code - zero_point)·x) of sub-block i as f32, by activation row and part (1, or 2 halves)."""
+        dots = [[self.dot(b) for _ in range(n_parts)] for _ in rows]
+        columns = [row.at(row.x, i, 4 * self.bits) for row in rows]
+        for k, codes in self.fmt.emit_codes(b, p):
+            for row_dots, x in zip(dots, columns, strict=True):
+                self.step(b, row_dots[k * n_parts // 8], codes, x, k)
+        return [
+            [self._centred(b, dot, row, i, h, n_parts) for h, dot in enumerate(row_dots)]
+            for row, row_dots in zip(rows, dots, strict=True)
+        ]
+
+    def _centred(
+        self, b: Builder, dot: BlockDot | BlockDot16, row: _ActRow, i: ir.Value, part: int, n_parts: int
+    ) -> ir.Value:
+        total, zero_point = dot.finish(), self.fmt.zero_point - dot.bias
+        if zero_point:
+            sums = row.item(I32, row.isum if n_parts == 1 else row.isum16, i, n_parts, part)
+            total = b.sub(total, b.mul(sums, const(V_I32X16, zero_point)))
+        return b.sitofp(total, V_F32X16)
+
+    def accumulate(
+        self, b: Builder, p: ir.Value, header: Header, rows: list[_ActRow], i: ir.Value, accs: list[ir.Value]
+    ) -> None:
+        """Add sub-block i, whose packed bytes are at p, to the accumulator of each activation row."""
+        scaling = self.fmt.emit_scales(b, p, header)
+        scales = scaling.scales
+        for row, parts, acc in zip(rows, self.sums(b, p, rows, i, len(scales)), accs, strict=True):
+            d = row.item(F32, row.d, i)
+            if len(scales) == 1:
+                value = emit_fma(b, parts[0], b.fmul(scales[0], d), b.load(acc))
+            else:
+                both = emit_fma(b, parts[1], scales[1], b.fmul(parts[0], scales[0]))
+                value = emit_fma(b, both, d, b.load(acc))
+            if scaling.minimum is not None:
+                value = emit_fma(b, scaling.minimum, row.item(F32, row.s, i), value)
+            b.store(value, acc)
 
 
-def _emit_quant_tile(
-    b: Builder, fmt: Format, t: int, w: ir.Value, x: ir.Value, x_stride: ir.Value, n_blocks: ir.Value
-) -> list[ir.Value]:
+def _zeros(b: Builder, t: int) -> list[ir.Value]:
+    """Accumulators of t rows."""
+    return [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(t)]
+
+
+def _emit_quant_tile(b: Builder, fmt: Format, bits: int, t: int, operands: list[ir.Value]) -> list[ir.Value]:
+    w, x, x_stride, n_blocks = operands
     n_sub = b.mul(n_blocks, const(I64, fmt.n_sub))
-    rows = [_ActRow(b, b.add(x, b.mul(x_stride, const(I64, k))), n_sub) for k in range(t)]
-    accs = [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(t)]
-    for acc in accs:
-        b.store(const(V_F32X16, 0.0), acc)
+    rows = [_ActRow(b, b.add(x, b.mul(x_stride, const(I64, k))), n_sub, bits) for k in range(t)]
+    accs = _zeros(b, t)
+    products = _Products(fmt, bits)
     with cgutils.for_range(b, n_blocks) as block:
         p = b.add(w, b.mul(block.index, const(I64, fmt.packed_block_bytes)))
         header = fmt.emit_header(b, p)
         if fmt.n_sub == 1:
-            _accumulate(b, fmt, p, header, rows, block.index, accs)
+            products.accumulate(b, p, header, rows, block.index, accs)
         else:
             with cgutils.for_range(b, const(I64, fmt.n_sub)) as sub:
                 q = b.add(p, b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes))))
                 i = b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index)
-                _accumulate(b, fmt, q, header, rows, i, accs)
+                products.accumulate(b, q, header, rows, i, accs)
     return [b.load(acc) for acc in accs]
 
 
@@ -158,13 +180,10 @@ def _emit_float_partials(b: Builder, fmt: FloatFormat, p: ir.Value, xs: list[ir.
     return partials
 
 
-def _emit_float_tile(
-    b: Builder, fmt: FloatFormat, t: int, w: ir.Value, x: ir.Value, x_stride: ir.Value, n_blocks: ir.Value
-) -> list[ir.Value]:
+def _emit_float_tile(b: Builder, fmt: FloatFormat, bits: int, t: int, operands: list[ir.Value]) -> list[ir.Value]:
+    w, x, x_stride, n_blocks = operands
     bases = [b.add(x, b.mul(x_stride, const(I64, k))) for k in range(t)]
-    accs = [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(t)]
-    for acc in accs:
-        b.store(const(V_F32X16, 0.0), acc)
+    accs = _zeros(b, t)
     # One row alone would wait for each addition: two blocks at a time keep two chains going.
     at_once = 2 if t == 1 else 1
 
@@ -198,15 +217,15 @@ def _emit_result(b: Builder, acc: ir.Value, out: ir.Value, bias: ir.Value, resid
     emit_store(b, b.load(value), out)
 
 
-def _make_tile(fmt: Format | FloatFormat, t: int) -> Any:
+def _make_tile(fmt: Format | FloatFormat, bits: int, t: int) -> Any:
     emit: Callable[..., list[ir.Value]] = _emit_quant_tile if isinstance(fmt, Format) else _emit_float_tile
 
     @intrinsic
     def tile(tyctx, w, x, x_stride, n_blocks, out, out_stride, bias, residual):  # type: ignore[no-untyped-def]
         def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-            w, x, x_stride, n_blocks, out, out_stride, bias, residual = a
+            out, out_stride, bias, residual = a[4:]
             has_residual = b.icmp_unsigned("!=", residual, const(I64, 0))
-            for k, acc in enumerate(emit(b, fmt, t, w, x, x_stride, n_blocks)):
+            for k, acc in enumerate(emit(b, fmt, bits, t, list(a[:4]))):
                 offset = b.mul(out_stride, const(I64, k))
                 addend = b.select(has_residual, b.add(residual, offset), residual)
                 _emit_result(b, acc, b.add(out, offset), bias, addend)
@@ -217,9 +236,12 @@ def _make_tile(fmt: Format | FloatFormat, t: int) -> Any:
     return tile
 
 
-def make_tiles(fmt: Format | FloatFormat) -> tuple[Any, ...]:
-    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual) for TILE_ROWS rows, smallest first."""
-    return tuple(_make_tile(fmt, t) for t in (1, 2, 4, 8 if AVX512 else 4))
+def make_tiles(fmt: Format | FloatFormat, bits: int = 8) -> tuple[Any, ...]:
+    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual) for 1, 2, 4 and 8 (or again 4) rows.
+
+    `bits` is the width of quantised activations; float weights take them as float32.
+    """
+    return tuple(_make_tile(fmt, bits, t) for t in (1, 2, 4, 8 if AVX512 else 4))
 
 
 @njit(inline="always")
@@ -268,18 +290,16 @@ def run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8):  # type:
 def _emit_sub_block_of_row(
     b: Builder, fmt: Format, p: ir.Value, header: Any, lane: ir.Value, out: ir.Value, spill: ir.Value
 ) -> None:
-    """Write the 32 values of one row of a sub-block: code·scale + minimum, each rounded on its own as in the reference."""
+    """Write the 32 values of one row of a sub-block: code·scale + minimum, each rounded as in the reference."""
     scaling = fmt.emit_scales(b, p, header)
     n_parts = len(scaling.scales)
     scales = [b.extract_element(s, lane) for s in scaling.scales]
     v4f, v4i = ir.VectorType(F32, 4), ir.VectorType(I32, 4)
-    zero_point = fmt.dot_zero_point
     for k, codes in fmt.emit_codes(b, p):
         b.store(codes, b.bitcast(spill, codes.type.as_pointer()), align=1)
         word = b.load(b.gep(b.bitcast(spill, I32.as_pointer()), [lane]), align=1)
         four = b.bitcast(word, ir.VectorType(ir.IntType(8), 4))
-        signed = BlockDot.bias(fmt.max_code) != 0
-        q = b.sub(b.sext(four, v4i) if signed else b.zext(four, v4i), const(v4i, zero_point))
+        q = b.sub(b.zext(four, v4i), const(v4i, fmt.zero_point))
         value = b.fmul(b.sitofp(q, v4f), emit_splat(b, v4f, scales[k * n_parts // 8]))
         if scaling.minimum is not None:
             value = b.fadd(value, emit_splat(b, v4f, b.extract_element(scaling.minimum, lane)))

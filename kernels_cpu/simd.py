@@ -144,6 +144,19 @@ def emit_loop(
     return values
 
 
+def emit_switch(b: Builder, value: ir.Value, cases: Sequence[int], body: Callable[[int], None]) -> None:
+    """`body(case)` emitted for each case of the int64 `value`; nothing happens for others."""
+    after = b.append_basic_block("switch.end")
+    switch = b.switch(value, after)
+    for case in cases:
+        block = b.append_basic_block(f"case{case}")
+        switch.add_case(const(I64, case), block)
+        b.position_at_end(block)
+        body(case)
+        b.branch(after)
+    b.position_at_end(after)
+
+
 def emit_splat(b: Builder, lty: ir.VectorType, scalar: ir.Value) -> ir.Value:
     """`scalar` in every lane."""
     undef = ir.Constant(lty, ir.Undefined)
@@ -195,6 +208,11 @@ def emit_half_to_float(b: Builder, h: ir.Value) -> ir.Value:
     special = b.icmp_unsigned(">=", magnitude, const(ity, 0x7C00))
     bits = b.or_(b.bitcast(scaled, ity), b.select(special, const(ity, 0x7F800000), const(ity, 0)))
     return b.bitcast(b.or_(bits, b.shl(b.and_(i, const(ity, 0x8000)), const(ity, 16))), fty)
+
+
+def emit_load_f16(b: Builder, addr: ir.Value, offset: int = 0) -> ir.Value:
+    """16 halves at `addr + offset` as <16 x float>."""
+    return emit_half_to_float(b, emit_load(b, ir.VectorType(I16, 16), addr, offset))
 
 
 def emit_float_to_half_bits(b: Builder, x: ir.Value) -> ir.Value:
@@ -380,33 +398,30 @@ class BlockDot:
     """Integer dot products of a run of code vectors with one activation row, 16 weight rows at once.
 
     Codes are unsigned bytes up to `max_code` in groups of 4 columns a lane; activations are signed
-    bytes in -127..127. `step` takes the next 4 columns; `finish` gives sum(code·x) as <16 x i32>.
-    On AVX2 as many steps as cannot overflow are summed in 16 bits before they are widened.
-    With max_code 255, AVX2 and Arm take codes that are biased by -128, signed bytes: see `bias`.
+    bytes in -127..127. `step` takes the next 4 columns; `finish` gives sum((code - bias)·x) as <16 x i32>.
+    On AVX2 as many steps as cannot overflow are summed in 16 bits before they are widened. Codes
+    above 127 are taken as signed bytes, biased by 128, where the CPU multiplies those better.
     """
 
     def __init__(self, b: Builder, max_code: int) -> None:
         self.b, self.max_code = b, max_code
-        self.signed = max_code > 127 and not AVX512 and PATH != "portable"
+        self.bias = 128 if max_code > 127 and (NEON or (AVX2 and not AVX512)) else 0
         self.acc = const(V_I32X16, 0)
         self.pairs: ir.Value | None = None
         self.n_pairs = 0
 
-    @staticmethod
-    def bias(max_code: int) -> int:
-        """What is to be subtracted from codes up to `max_code` before `step` takes them."""
-        return 128 if max_code > 127 and not AVX512 and PATH != "portable" else 0
-
     def step(self, codes: ir.Value, x: ir.Value) -> None:
         """Add 4 columns: codes <64 x i8>, x the 4 activations repeated for each row."""
         b = self.b
+        if self.bias:
+            codes = b.xor(codes, const(codes.type, 0x80))
         if AVX512:
             self.acc = emit_vpdpbusd(b, self.acc, codes, x)
         elif NEON:
             self.acc = _emit_sdot(b, self.acc, codes, x)
         elif not AVX2:
             self.acc = emit_dot_portable(b, self.acc, codes, x)
-        elif self.signed:
+        elif self.bias:
             self.acc = _emit_dot_avx2_signed(b, self.acc, codes, x)
         else:
             self._step_16bit(codes, x)
@@ -426,6 +441,32 @@ class BlockDot:
     def finish(self) -> ir.Value:
         """The sums, <16 x i32>."""
         self._widen()
+        return self.acc
+
+
+class BlockDot16:
+    """As BlockDot with 16-bit activations: sum(code·x) for x in -32767..32767, codes unsigned up to 255.
+
+    A step's even and odd columns become two vectors of i16 pairs, so `step` takes the activations of
+    columns (0, 2) and of (1, 3), each pair repeated for every row. 32 columns cannot overflow 32 bits.
+    """
+
+    bias = 0
+
+    def __init__(self, b: Builder) -> None:
+        self.b = b
+        self.acc = const(V_I32X16, 0)
+
+    def step(self, codes: ir.Value, x_even: ir.Value, x_odd: ir.Value) -> None:
+        """Add 4 columns: codes <64 x i8>, two activation pairs as <64 x i8>."""
+        b = self.b
+        words = b.bitcast(codes, V_I16X32)
+        even, odd = b.and_(words, const(V_I16X32, 0xFF)), b.lshr(words, const(V_I16X32, 8))
+        for w, x in ((even, x_even), (odd, x_odd)):
+            self.acc = b.add(self.acc, emit_maddwd(b, w, b.bitcast(x, V_I16X32)))
+
+    def finish(self) -> ir.Value:
+        """The sums, <16 x i32>."""
         return self.acc
 
 
@@ -557,7 +598,7 @@ def zero(tyctx, vt):  # type: ignore[no-untyped-def]
 @intrinsic
 def load_f16(tyctx, addr):  # type: ignore[no-untyped-def]
     """16 halves at `addr` as f32x16."""
-    return f32x16(types.int64), lambda ctx, b, sig, a: emit_half_to_float(b, emit_load(b, ir.VectorType(I16, 16), a[0]))
+    return f32x16(types.int64), lambda ctx, b, sig, a: emit_load_f16(b, a[0])
 
 
 @intrinsic
@@ -706,6 +747,16 @@ def negate_even(tyctx, x):  # type: ignore[no-untyped-def]
         ity = ir.VectorType(I32, x.n)
         signs = const(ity, [0 if i % 2 else -(1 << 31) for i in range(x.n)])
         return b.bitcast(b.xor(b.bitcast(a[0], ity), signs), x.ll())
+
+    return x(x), gen
+
+
+@intrinsic
+def even_then_odd(tyctx, x):  # type: ignore[no-untyped-def]
+    """Within each 4 lanes, the even ones and then the odd ones: l0 l2 l1 l3 ..."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        return emit_shuffle(b, a[0], [i // 4 * 4 + (0, 2, 1, 3)[i % 4] for i in range(x.n)])
 
     return x(x), gen
 

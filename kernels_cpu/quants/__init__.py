@@ -13,10 +13,11 @@ from kernels_cpu.quants.format import Format
 
 @dataclass(frozen=True)
 class QuantType:
-    """A format and its kernels."""
+    """A format and its kernels: products with activations of 8 and 16 bits (float types: the same, of float32)."""
 
     format: Format | FloatFormat
     linear: Kernel
+    linear_16: Kernel
     embedding: Kernel
 
     @property
@@ -26,7 +27,9 @@ class QuantType:
 
 
 _MODULES = (f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k)
-QUANT_TYPES = {m.FORMAT.type_id: QuantType(m.FORMAT, m.linear, m.embedding) for m in _MODULES}
+QUANT_TYPES = {
+    m.FORMAT.type_id: QuantType(m.FORMAT, m.linear, getattr(m, "linear_16", m.linear), m.embedding) for m in _MODULES
+}
 
 
 def quant_type(type_id: int, tensor: str) -> QuantType:

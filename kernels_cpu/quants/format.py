@@ -28,7 +28,6 @@ from kernels_cpu.simd import (
     V_F32X16,
     V_I8X64,
     V_I32X16,
-    BlockDot,
     Builder,
     const,
     emit_half_to_float,
@@ -86,11 +85,6 @@ class Format:
         """Bytes of 16 rows of one block."""
         return self.header_bytes + self.n_sub * self.sub_bytes
 
-    @property
-    def dot_zero_point(self) -> int:
-        """What is still to be subtracted from each code after BlockDot has summed them."""
-        return self.zero_point - BlockDot.bias(self.max_code)
-
 
 def no_header(b: Builder, block: ir.Value) -> Header:
     """For types whose blocks are single sub-blocks."""
@@ -122,11 +116,9 @@ def emit_plane(b: Builder, plane: ir.Value, k: int, bits: int, to: int) -> ir.Va
 
 
 def emit_bytes_as_codes(b: Builder, addr: ir.Value, offset: int) -> Iterator[tuple[int, ir.Value]]:
-    """8 vectors of signed bytes as codes for BlockDot with max_code 255 (biased by 128 unless it takes them signed)."""
-    signed = BlockDot.bias(255) != 0
+    """8 vectors of signed bytes as codes, which are biased by 128."""
     for k in range(8):
-        v = emit_load(b, V_I8X64, addr, offset + 64 * k)
-        yield k, v if signed else b.xor(v, const(V_I8X64, 0x80))
+        yield k, b.xor(emit_load(b, V_I8X64, addr, offset + 64 * k), const(V_I8X64, 0x80))
 
 
 # ------------------------------------------------------------------ packing, in NumPy
