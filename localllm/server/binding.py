@@ -58,8 +58,8 @@ def _kind(value: Any) -> str:
 class Type(ABC):
     """The type of a field. `default` is its value where the field is absent or null."""
 
-    default: Any = None
-    go_name: str = ""
+    default: Any
+    go_name: str
 
     @abstractmethod
     def bind(self, value: Any, place: Place) -> Any:
@@ -112,6 +112,7 @@ class Int(Type):
 class Image(Type):
     """Base64 in the standard alphabet, without a data-URI prefix; the text is passed on."""
 
+    default: Any = None
     go_name: str = "[]uint8"
 
     def bind(self, value: Any, place: Place) -> str:
@@ -130,6 +131,7 @@ class Image(Type):
 class Map(Type):
     """An object of any content."""
 
+    default: Any = None
     go_name: str = "map[string]interface {}"
 
     def bind(self, value: Any, place: Place) -> dict[str, Any]:
@@ -142,6 +144,9 @@ class Map(Type):
 class Anything(Type):
     """Any JSON value, for the endpoint to judge."""
 
+    default: Any = None
+    go_name: str = ""
+
     def bind(self, value: Any, place: Place) -> Any:
         return value
 
@@ -152,6 +157,8 @@ class Judged(Type):
 
     judge: Callable[[Any], Any]
     named: bool = True
+    default: Any = None
+    go_name: str = ""
 
     def bind(self, value: Any, place: Place) -> Any:
         try:
@@ -166,11 +173,12 @@ class List(Type):
     """An array of one type; absent is None."""
 
     of: Type
-    name: str = ""
+    go_name: str = ""
+    default: Any = None
 
     def bind(self, value: Any, place: Place) -> list[Any]:
         if not isinstance(value, list):
-            raise place.refuse(value, self.name or f"[]{self.of.go_name}")
+            raise place.refuse(value, self.go_name or f"[]{self.of.go_name}")
         return [self.of.default if item is None else self.of.bind(item, place) for item in value]
 
 
@@ -180,6 +188,7 @@ class Struct(Type):
 
     go_name: str
     fields: Mapping[str, Type]
+    default: Any = None
 
     def bind(self, value: Any, place: Place) -> dict[str, Any]:
         if not isinstance(value, dict):

@@ -65,7 +65,7 @@ MESSAGE = Struct(
 
 CHAT_REQUEST = Struct(
     "api.ChatRequest",
-    {**inference.FIELDS, "messages": List(MESSAGE), "tools": List(_Tool(go_name="api.Tool"), name="api.Tools")},
+    {**inference.FIELDS, "messages": List(MESSAGE), "tools": List(_Tool(go_name="api.Tool"), go_name="api.Tools")},
 )
 
 

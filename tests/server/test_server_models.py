@@ -1,0 +1,171 @@
+"""/api/tags, ps, show, copy, delete and pull."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from registry.errors import NotInSourceError
+from registry.progress import PULLING_MANIFEST, SUCCESS, Progress, pulling
+
+pytestmark = pytest.mark.anyio
+
+Running = Callable[..., Any]
+Add = Callable[..., None]
+
+
+async def test_empty_lists(running: Running, add_model: Add) -> None:
+    async with running() as r:
+        for _ in range(2):
+            assert (await r.http.get("/api/tags")).json() == {"models": []}
+            assert (await r.http.get("/api/ps")).json() == {"models": []}
+            await asyncio.to_thread(add_model)
+            assert len((await r.http.get("/api/tags")).json()["models"]) == 1
+            assert (await r.post("/api/delete", {"model": "m"}, "DELETE")).content == b""
+
+
+async def test_tags_and_ps(running: Running, add_model: Add) -> None:
+    add_model("a")
+    time.sleep(0.01)
+    add_model("Other/b:7B")
+    async with running() as r:
+        tags = (await r.http.get("/api/tags")).json()["models"]
+        assert [tag["name"] for tag in tags] == ["Other/b:7B", "a:latest"]
+        (tag,) = [tag for tag in tags if tag["name"] == "a:latest"]
+        assert tag["model"] == tag["name"] and len(tag["digest"]) == 64 and tag["size"] > 10_000
+        details = {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "llama",
+            "families": ["llama"],
+            "parameter_size": "134.52M",
+            "quantization_level": "F32",
+        }
+        assert tag["details"] == details
+        await r.post("/api/generate", {"model": "a"})
+        (loaded,) = (await r.http.get("/api/ps")).json()["models"]
+        assert loaded["name"] == loaded["model"] == "a:latest" and loaded["digest"] == tag["digest"]
+        assert loaded["details"] == details and loaded["size"] == 1000 and loaded["size_vram"] == 0
+        assert loaded["context_length"] == 4096
+
+
+async def test_show(running: Running, add_model: Add) -> None:
+    add_model(
+        system="be brief",
+        params={"stop": ["<|im_end|>", "b"], "temperature": 0.7},
+        licenses=["MIT"],
+        messages=[{"role": "user", "content": "q"}],
+    )
+    async with running() as r:
+        shown = (await r.post("/api/show", {"name": "m"})).json()
+        assert shown["system"] == "be brief" and shown["license"] == "MIT"
+        assert shown["messages"] == [{"role": "user", "content": "q"}]
+        assert "m.content" in shown["template"] and shown["details"]["family"] == "llama"
+        assert shown["parameters"].splitlines() == [
+            'stop                           "<|im_end|>"',
+            'stop                           "b"',
+            "temperature                    0.7",
+        ]
+        info = shown["model_info"]
+        assert info["general.architecture"] == "llama" and info["llama.context_length"] == 4096
+        assert info["tokenizer.ggml.tokens"] == [] and info["tokenizer.ggml.merges"] == ["h e", "l l"]
+        assert "general.name" not in info and "tokenizer.chat_template" not in info
+        assert info["general.parameter_count"] > 0 and shown["capabilities"] == ["completion"]
+        assert {"name": "token_embd.weight", "type": "F32"}.items() <= shown["tensors"][0].items()
+        lines = shown["modelfile"].splitlines()
+        assert lines[2] == "# FROM m:latest" and lines[4].startswith("FROM /")
+        assert "PARAMETER stop <|im_end|>" in lines and "SYSTEM be brief" in lines and "MESSAGE user q" in lines
+        verbose = (await r.post("/api/show", {"model": "m", "verbose": True})).json()
+        assert len(verbose["model_info"]["tokenizer.ggml.tokens"]) > 256
+
+
+async def test_copy_and_delete(running: Running, add_model: Add) -> None:
+    add_model("a")
+    async with running() as r:
+        response = await r.post("/api/copy", {"source": "a", "destination": "B:x"})
+        assert (response.status_code, response.content) == (200, b"")
+        assert (await r.post("/api/delete", {"model": "A:latest"}, "DELETE")).status_code == 200
+        assert [tag["name"] for tag in (await r.http.get("/api/tags")).json()["models"]] == ["B:x"]
+        assert (await r.post("/api/generate", {"model": "b:X", "prompt": "hi", "stream": False})).status_code == 200
+
+
+async def test_deleting_a_loaded_model_unloads_it_when_idle(running: Running, add_model: Add, until: Any) -> None:
+    add_model()
+    async with running() as r:
+        stream = asyncio.create_task(r.lines("/api/generate", {"model": "m", "prompt": "a !sleep:0.5 b"}))
+        await until(r.daemon.scheduler.running)
+        assert (await r.post("/api/delete", {"model": "m"}, "DELETE")).status_code == 200
+        assert (await stream)[-1]["done"] is True
+        assert (await r.http.get("/api/ps")).json() == {"models": []}
+        assert (await r.post("/api/generate", {"model": "m", "prompt": "x"})).status_code == 404
+
+
+def scripted_pull(reference: str, cancel: threading.Event) -> Iterator[Progress]:
+    yield PULLING_MANIFEST
+    if reference == "missing":
+        raise NotInSourceError(reference, hint="known models: none")
+    for completed in (0, 50, 100):
+        yield pulling("sha256:" + "ab" * 32, 100, completed)
+    yield SUCCESS
+
+
+async def test_pull(running: Running) -> None:
+    async with running(pull=scripted_pull) as r:
+        assert await r.lines("/api/pull", {"name": "some"}) == [
+            {"status": "pulling manifest"},
+            *(
+                {"status": f"pulling {'ab' * 6}", "digest": "sha256:" + "ab" * 32, "total": 100, **completed}
+                for completed in ({}, {"completed": 50}, {"completed": 100})
+            ),
+            {"status": "success"},
+        ]
+        assert (await r.post("/api/pull", {"model": "some", "stream": False})).json() == {"status": "success"}
+        lines = await r.lines("/api/pull", {"model": "missing"})
+        assert lines[0] == {"status": "pulling manifest"}
+        assert lines[1]["error"] == "pull model manifest: file does not exist"
+        response = await r.post("/api/pull", {"model": "missing", "stream": False})
+        assert response.status_code == 500 and response.json()["error"] == "pull model manifest: file does not exist"
+
+
+async def test_a_pull_is_canceled_when_the_daemon_stops(running: Running) -> None:
+    ended = threading.Event()
+
+    def endless(reference: str, cancel: threading.Event) -> Iterator[Progress]:
+        yield PULLING_MANIFEST
+        cancel.wait(20)
+        ended.set()
+
+    async with running(pull=endless) as r:
+        task = asyncio.create_task(r.post("/api/pull", {"model": "x"}))
+        await asyncio.sleep(0.2)
+        r.daemon.cancel_pulls()
+        response = await asyncio.wait_for(task, 5)
+        assert json.loads(response.text.splitlines()[0]) == {"status": "pulling manifest"}
+    assert ended.is_set()
+
+
+async def test_real_pull_of_a_file(
+    store: Any, tmp_path: Any, tiny_models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localllm.server.serve import make_daemon
+
+    monkeypatch.setenv("LOCALLLM_MODELS", str(store.root))
+    monkeypatch.setenv("LOCALLLM_STATE_DIR", str(tmp_path))
+    from localllm.server import create_app
+
+    tiny_models.random_model(tmp_path / "tiny.gguf")
+    app = create_app(make_daemon("127.0.0.1"))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            response = await http.post("/api/pull", json={"model": f"file:{tmp_path}/tiny.gguf"})
+            assert json.loads(response.text.splitlines()[-1]) == {"status": "success"}
+            (tag,) = (await http.get("/api/tags")).json()["models"]
+            assert tag["details"]["family"] == "llama" and tag["details"]["quantization_level"] == "F32"
+            shown = (await http.post("/api/show", json={"model": tag["name"]})).json()
+            assert shown["model_info"]["general.architecture"] == "llama"
