@@ -81,9 +81,13 @@ def _key_bindings() -> KeyBindings:
 
 
 @contextmanager
-def muted_keys() -> Iterator[None]:
-    """While the body runs, typed keys are not echoed; they wait for the next line. Signals still work."""
-    saved = _disable_echo()
+def quiet_terminal() -> Iterator[None]:
+    """While the body runs, keys typed between two input lines are not echoed and reach the next line as they are.
+
+    Without it, the terminal itself would turn an Enter typed during an answer into the code of Ctrl-J.
+    Ctrl-C stays a signal.
+    """
+    saved = _silence()
     try:
         yield
     finally:
@@ -93,7 +97,7 @@ def muted_keys() -> Iterator[None]:
 
 if sys.platform == "win32":
 
-    def _disable_echo() -> None:
+    def _silence() -> None:
         return None
 
     def _restore(saved: Any) -> None:
@@ -102,14 +106,14 @@ if sys.platform == "win32":
 else:
     import termios
 
-    def _disable_echo() -> list[Any] | None:
+    def _silence() -> list[Any] | None:
         """The terminal's attributes before, None where standard input is no terminal."""
         try:
             saved = termios.tcgetattr(sys.stdin)
         except (termios.error, ValueError):
             return None
-        changed = [*saved[:3], saved[3] & ~(termios.ECHO | termios.ICANON), *saved[4:]]
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+        input_flags, local_flags = saved[0] & ~termios.ICRNL, saved[3] & ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, [input_flags, *saved[1:3], local_flags, *saved[4:]])
         return saved
 
     def _restore(saved: list[Any]) -> None:

@@ -5,7 +5,7 @@ import sys
 from localllm import env
 from localllm.cli.answer import AnswerPrinter, print_answer, print_timings
 from localllm.cli.daemon import ensure_running
-from localllm.cli.line_input import BLOCK_QUOTE, LineInput, muted_keys
+from localllm.cli.line_input import BLOCK_QUOTE, LineInput, quiet_terminal
 from localllm.cli.session import Session, begin_answer
 from localllm.cli.slash import Chat, find_command
 from localllm.client import Client, ClientError
@@ -16,15 +16,15 @@ def chat(client: Client, session: Session) -> None:
     """Runs the REPL until Ctrl-D or /bye; the model is in memory already."""
     state = Chat(client, session, LineInput(env.state_dir() / "history", keep_history=not env.nohistory()))
     _print_model_messages(state)
-    while not state.is_over:
-        try:
-            _take_line(state, state.lines.read())
-        except EOFError:
-            print()
-            return
-        except KeyboardInterrupt:
-            if state.lines.was_empty:
-                print("Use Ctrl + d or /bye to exit.")
+    with quiet_terminal():
+        while not state.is_over:
+            try:
+                _take_line(state, state.lines.read())
+            except EOFError:
+                state.is_over = True
+            except KeyboardInterrupt:
+                if state.lines.was_empty:
+                    print("Use Ctrl + d or /bye to exit.")
 
 
 def _print_model_messages(state: Chat) -> None:
@@ -51,9 +51,8 @@ def _answer(state: Chat, message: str) -> None:
     session.messages.append({"role": "user", "content": message})
     printer = AnswerPrinter(sys.stdout, wrap=session.word_wrap, hide_thinking=session.hide_thinking)
     try:
-        with muted_keys():
-            ensure_running(state.client)
-            last_chunk = print_answer(begin_answer(state.client.chat(session.chat_body())), printer)
+        ensure_running(state.client)
+        last_chunk = print_answer(begin_answer(state.client.chat(session.chat_body())), printer)
     except KeyboardInterrupt:
         last_chunk = {}
         if not printer.text:

@@ -154,7 +154,7 @@ def _set(chat: Chat, line: str) -> None:
 
 
 def _set_parameter(chat: Chat, text: str) -> None:
-    name, *values = text.split()
+    name, *values = text.split() or [""]
     if not values:
         _print_rows("Available Parameters:", [(f"/set parameter {o.name} <{o.type}>", o.meaning) for o in OPTIONS])
         return

@@ -21,13 +21,14 @@ Reply = tuple[int, list[Any] | bytes]
 
 
 class FakeDaemon:
-    """Records requests; `pieces` is the answer to generate and chat, `replies` overrides whole endpoints.
+    """Records requests, and in `gone` those whose client went away; `pieces` is the answer to generate and chat, `replies` overrides whole endpoints.
 
     A reply is (status, body): a list is sent as one JSON line per item (a float among them is a pause in seconds).
     """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, Any]] = []
+        self.gone: list[str] = []
         self.pieces: list[str] = ["ok"]
         self.thinking: list[str] = []
         self.final: dict[str, Any] = {}
@@ -97,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             self._send(content)
         except OSError:
-            self.daemon.requests.append(("GONE", self.path, None))
+            self.daemon.gone.append(self.path)
 
     def _send(self, content: list[Any] | bytes) -> None:
         if isinstance(content, bytes):
