@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Weight
-from kernels_cpu.quants import QuantType, quant_type
 from kernels_cpu.quants.format import GROUP_ROWS
+from kernels_cpu.quants.table import QuantType, quant_type
 
 # A thread's share of a product is counted in units of 2 groups, and their number must come out even.
 UNIT_ROWS = 2 * GROUP_ROWS
@@ -40,7 +40,7 @@ def packed_shape(weight: Weight) -> PackedShape:
     """Raises: KernelError for a type without kernels, or bytes that do not fit the shape."""
     quant = quant_type(weight.type_id, weight.name)
     fmt = quant.format
-    if not isinstance_float(quant) and weight.n_cols % fmt.block_columns:
+    if not quant.takes_floats and weight.n_cols % fmt.block_columns:
         raise KernelError(
             f"tensor `{weight.name}`: expected columns in multiples of {fmt.block_columns} for {fmt.name}, "
             f"got {weight.n_cols}"
@@ -48,11 +48,6 @@ def packed_shape(weight: Weight) -> PackedShape:
     n_blocks = -(-weight.n_cols // fmt.block_columns)
     n_groups = 2 * -(-weight.n_rows // UNIT_ROWS)
     return PackedShape(quant, n_groups, n_blocks)
-
-
-def isinstance_float(quant: QuantType) -> bool:
-    """Whether the type has no blocks, so that any number of columns will do."""
-    return quant.takes_floats
 
 
 def pack(weight: Weight, out: npt.NDArray[np.uint8]) -> None:

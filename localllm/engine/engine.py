@@ -16,13 +16,14 @@ from localllm.engine.errors import KVCacheFullError, NoSlotError
 from localllm.engine.numpy_backend import NumpyBackend
 from localllm.engine.pages import PageAllocator
 from localllm.engine.sequence import Entry, Sequence, n_pages_for
+from localllm.engine.tape_backend import TapeBackend
 from localllm.errors import ContextLengthError, OptionError, RequestError
 from localllm.models import HParams, build
 
 if TYPE_CHECKING:
     from localllm.gguf import GGUFFile
 
-BACKENDS: dict[str, Callable[[BackendOptions], Backend]] = {"numpy": NumpyBackend}
+BACKENDS: dict[str, Callable[[BackendOptions], Backend]] = {"numpy": NumpyBackend, "tape": TapeBackend}
 """What can compute a step, by the name that `Engine.load` takes."""
 
 
@@ -55,7 +56,7 @@ class Engine:
         cache_dir: Path | None = None,
         model_digest: str | None = None,
         on_progress: Progress | None = None,
-        backend: str = "numpy",
+        backend: str = "tape",
     ) -> Engine:
         """Builds the model of a GGUF, which must stay open while the engine is used.
 
