@@ -49,8 +49,8 @@ class GoTemplate:
         if tokens:
             raise TemplateError(f"Go template: unexpected {{{{ {tokens[0]} }}}}")
 
-    def render(self, messages: list[Message], tools: None = None, **variables: Any) -> str:
-        """The prompt; a last message of the assistant is the beginning of its answer. `variables` are not looked at."""
+    def render(self, messages: list[Message], tools: Any = None, **variables: Any) -> str:
+        """The prompt; a last message of the assistant is the beginning of its answer. The rest is not looked at."""
         messages = with_turns_merged(normalised(messages))
         if not self.uses_messages:
             return self._render_turns(messages)

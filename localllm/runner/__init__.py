@@ -1,0 +1,1 @@
+"""One model in a process of its own: prompts, tokens, batching, sampling, answers; it knows nothing of HTTP."""

@@ -1,0 +1,34 @@
+"""`python -m localllm.runner` serves one model over its stdin and stdout; stderr is its log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import BinaryIO
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the daemon's whole group
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    frames = _private_stdout()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+
+    # only now: what these import takes a second, in which a signal may come
+    from localllm.runner.outbox import Outbox
+    from localllm.runner.service import Service
+
+    Service(Outbox(frames)).serve(sys.stdin.buffer)
+    os._exit(0)  # at once: threads may be inside a long step
+
+
+def _private_stdout() -> BinaryIO:
+    """Keep the pipe to ourselves: whatever else prints to stdout goes to the log."""
+    frames = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return frames
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The step loop: one token of each decoding request and as much prefill as fits; it knows nothing of text."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from localllm.engine import Entry, KVCacheFullError, NoSlotError
+from localllm.messages import Message
+from localllm.runner.errors import error_message
+from localllm.runner.generation import Generation
+from localllm.runner.kept_sequences import KeptSequences, SequenceLike
+
+# Rows of prefill in a step beside decoding requests, so that their next token does not wait for a long prompt.
+PREFILL_BESIDE_DECODE = 64
+
+
+class EngineLike(Protocol):
+    """What the loop needs of an engine."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_batch(self) -> int: ...
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    def open_sequence(self) -> SequenceLike: ...
+
+    def step(self, entries: Any) -> Sequence[npt.NDArray[np.float32] | None]: ...
+
+
+class Batch:
+    """Runs generations together, one step at a time, in one thread; `submit` and `cancel` may come from others.
+
+    A request that fails ends alone. A canceled one takes part in no further step.
+    """
+
+    def __init__(self, engine: EngineLike, n_parallel: int, send: Callable[[Message], None]) -> None:
+        self._engine = engine
+        self._n_parallel = n_parallel
+        self._send = send
+        self._kept = KeptSequences(engine)
+        self._active: list[Generation] = []
+        self._waiting: deque[Generation] = deque()
+        self._canceled: set[str] = set()
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def submit(self, generation: Generation) -> None:
+        with self._changed:
+            self._waiting.append(generation)
+            self._changed.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request without another message; one that is not here is none of our business."""
+        with self._changed:
+            self._waiting = deque(g for g in self._waiting if g.id != request_id)
+            if any(g.id == request_id for g in self._active):
+                self._canceled.add(request_id)
+
+    def close(self) -> None:
+        """Let `run` return after its step."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Step for as long as there is work, else wait for some."""
+        while self._wait_for_work():
+            self.step()
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
+            return not self._is_closed
+
+    def step(self) -> None:
+        """Admit, plan, evaluate, take the results; does nothing where there is nothing to do."""
+        self._remove_canceled()
+        self._admit()
+        for generation in self._active:
+            generation.make_room()
+        self._remove_done()
+        planned = self._plan()
+        if planned:
+            self._evaluate(planned)
+        self._remove_done()
+
+    def _remove_canceled(self) -> None:
+        with self._changed:
+            canceled, self._canceled = self._canceled, set()
+        for generation in self._active:
+            if generation.id in canceled:
+                generation.is_done = True
+        self._remove_done()
+
+    def _admit(self) -> None:
+        while len(self._active) < self._n_parallel:
+            with self._changed:
+                if not self._waiting:
+                    return
+                generation = self._waiting.popleft()
+                self._active.append(generation)
+            try:
+                generation.start(self._kept.acquire(generation.prompt.tokens))
+            except NoSlotError as error:
+                self._fail(generation, error)
+
+    def _plan(self) -> list[tuple[Generation, int]]:
+        """Who takes part in the next step, with how many of its pending tokens: decoding requests first."""
+        decoding = [g for g in self._active if g.is_decoding][: self._engine.n_batch]
+        planned = [(g, 1) for g in decoding]
+        budget = self._engine.n_batch - len(decoding)
+        if decoding:
+            budget = min(budget, PREFILL_BESIDE_DECODE)
+        for generation in self._active:
+            n = min(len(generation.pending), budget)
+            if n > 0 and not generation.is_decoding:
+                planned.append((generation, n))
+                budget -= n
+        return planned
+
+    def _evaluate(self, planned: list[tuple[Generation, int]]) -> None:
+        """One step for all; if it fails, one for each, so that only the request at fault ends."""
+        try:
+            results = self._run_step([_entry(g, n) for g, n in planned])
+        except Exception as error:
+            if len(planned) == 1:
+                self._fail(planned[0][0], error)
+                return
+            for part in planned:
+                self._evaluate([part])
+            return
+        for (generation, n), logits in zip(planned, results, strict=True):
+            try:
+                generation.advance(n, None if logits is None else logits[-1])
+            except Exception as error:
+                self._fail(generation, error)
+
+    def _run_step(self, entries: list[Entry]) -> Sequence[npt.NDArray[np.float32] | None]:
+        """Kept sequences give way where the KV cache is full."""
+        while True:
+            try:
+                return self._engine.step(entries)
+            except KVCacheFullError:
+                if not self._kept.give_way():
+                    raise
+
+    def _fail(self, generation: Generation, error: Exception) -> None:
+        self._send(error_message(generation.id, error))
+        generation.is_done = True
+
+    def _remove_done(self) -> None:
+        done = [g for g in self._active if g.is_done]
+        with self._changed:
+            self._active = [g for g in self._active if not g.is_done]
+        for generation in done:
+            if generation.seq is not None:
+                self._kept.release(generation.seq)
+
+
+def _entry(generation: Generation, n: int) -> Entry:
+    is_last = n == len(generation.pending)
+    logits = "last" if is_last and generation.wants_logits else "none"
+    return Entry(generation.seq, generation.pending[:n], logits)  # type: ignore[arg-type]

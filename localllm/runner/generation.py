@@ -1,0 +1,180 @@
+"""One request on its way through the model: what to evaluate next, and what its logits lead to; it knows no others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from localllm.messages import Chunk, Done, GenerateRequest, Message, Stats
+from localllm.runner.answer import Answer, LogprobEntry
+from localllm.runner.kept_sequences import SequenceLike
+from localllm.runner.prompt import Prompt, n_kept
+from localllm.sampling import Sampler, logprobs
+from localllm.tokenizer import Tokenizer
+
+LOWEST_LOGPROB = -9999.0  # JSON has no -inf
+
+# Generation is bounded by this many times the context, whatever num_predict says.
+MAX_CONTEXTS = 10
+
+
+class Generation:
+    """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last.
+
+    `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent.
+    """
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        prompt: Prompt,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        n_ctx: int,
+        send: Callable[[Message], None],
+    ) -> None:
+        self.id = request.id
+        self.prompt = prompt
+        self.seq: SequenceLike | None = None
+        self.pending: list[int] = list(prompt.tokens)
+        self.is_done = False
+        self._request = request
+        self._sampler = sampler
+        self._tokenizer = tokenizer
+        self._n_ctx = n_ctx
+        self._send = send
+        self._answer = Answer(tokenizer, request.options.get("stop") or (), prompt.splitter)
+        self._limit = n_predicted_at_most(request.options.get("num_predict", -1), n_ctx)
+        self._generated: list[int] = []
+        self._n_cached = self._n_shifted = 0
+        self._started_ns = self._prompt_done_ns = 0
+        self._sampler.accept_prompt(prompt.tokens)
+
+    @property
+    def is_decoding(self) -> bool:
+        """One token is waiting, which was sampled."""
+        return len(self.pending) == 1 and bool(self._generated)
+
+    @property
+    def wants_logits(self) -> bool:
+        return self._limit > 0
+
+    def start(self, seq: SequenceLike) -> None:
+        """Admit it to the batch, with a sequence that holds the beginning of the prompt."""
+        self.seq = seq
+        self._n_cached = len(seq)
+        self.pending = self.prompt.tokens[self._n_cached :]
+        self._started_ns = time.perf_counter_ns()
+
+    def make_room(self) -> None:
+        """Before a step: where the context is full, drop half of what is not kept and evaluate the rest again.
+
+        Without `shift` the request ends here.
+        """
+        assert self.seq is not None
+        if len(self.seq) < self._n_ctx or self.is_done:
+            return
+        if not self._request.shift:
+            self._finish("length")
+            return
+        tokens = list(self.seq.tokens)
+        n_prompt = len(self.prompt.tokens)
+        n_keep = n_kept(self._request.options.get("num_keep", 0), tokens, n_prompt, self._tokenizer.bos_id, self._n_ctx)
+        n_drop = max(1, (len(tokens) - n_keep) // 2)
+        self.seq.truncate(n_keep)
+        self.pending = tokens[n_keep + n_drop :] + self.pending
+        self._n_shifted += n_drop
+
+    def advance(self, n_evaluated: int, logits: npt.NDArray[np.float32] | None) -> None:
+        """After a step that evaluated `n_evaluated` pending tokens; `logits` (float32 [n_vocab]) of the last of them,
+        once all are.
+
+        Raises:
+            SamplingError: no token can be sampled.
+        """
+        del self.pending[:n_evaluated]
+        if self.pending:
+            return
+        if not self._prompt_done_ns:
+            self._prompt_done_ns = time.perf_counter_ns()
+        if logits is None:
+            self._finish("length")
+        else:
+            self._take(logits)
+
+    def _take(self, logits: npt.NDArray[np.float32]) -> None:
+        logits = logits[: self._tokenizer.n_vocab]  # a model may have more rows than there are tokens
+        token = self._sampler.sample(logits)
+        self._sampler.accept(token)
+        self._generated.append(token)
+        if token in self._tokenizer.eog_ids:
+            self._finish("stop")
+            return
+        shown = self._answer.feed(token, self._logprob_entry(logits, token))
+        if shown:
+            self._send(Chunk(self.id, shown.text, shown.thinking, logprobs=shown.logprobs))
+        if shown.is_stopped:
+            self._finish("stop", is_cut=True)
+        elif len(self._generated) >= self._limit:
+            self._finish("length")
+        else:
+            self.pending = [token]
+
+    def _logprob_entry(self, logits: npt.NDArray[np.float32], token: int) -> LogprobEntry | None:
+        n_probs = self._request.options.get("n_probs") or 0
+        if not self._request.logprobs and not n_probs:
+            return None
+        value, top = logprobs(logits, token, max(self._request.top_logprobs, n_probs))
+        alternatives = [{"token": self._text(i), **self._figures(i, v)} for i, v in top]
+        return {"token": "", **self._figures(token, value), "top_logprobs": alternatives}
+
+    def _figures(self, token: int, value: float) -> dict[str, Any]:
+        return {
+            "logprob": max(value, LOWEST_LOGPROB),
+            "bytes": list(self._tokenizer.piece(token, special=True)),
+        }
+
+    def _text(self, token: int) -> str:
+        return self._tokenizer.piece(token, special=True).decode(errors="replace")
+
+    def _finish(self, reason: str, is_cut: bool = False) -> None:
+        """Send what was held back (after a stop string there is nothing), and the end."""
+        rest = self._answer.flush()
+        if rest and not (is_cut and not rest.thinking and not rest.text):
+            self._send(Chunk(self.id, rest.text, rest.thinking, logprobs=rest.logprobs))
+        self._send(Done(self.id, reason, self._stats(), self._context(), self._truncated()))
+        self.is_done = True
+
+    def _stats(self) -> Stats:
+        now = time.perf_counter_ns()
+        return Stats(
+            prompt_eval_count=len(self.prompt.tokens),
+            prompt_eval_duration_ns=self._prompt_done_ns - self._started_ns,
+            eval_count=len(self._generated),
+            eval_duration_ns=now - self._prompt_done_ns,
+            prompt_eval_cached_count=self._n_cached,
+        )
+
+    def _context(self) -> list[int] | None:
+        if self._request.raw or self._request.kind != "generate":
+            return None
+        return [*self.prompt.tokens, *self._generated]
+
+    def _truncated(self) -> dict[str, int] | None:
+        """What the model did not see: of the prompt, and by shifting the context."""
+        dropped = {
+            "messages": self.prompt.n_dropped_messages,
+            "tokens": self.prompt.n_dropped_tokens,
+            "shifted": self._n_shifted,
+        }
+        return dropped if any(dropped.values()) else None
+
+
+def n_predicted_at_most(num_predict: int, n_ctx: int) -> int:
+    """The limit on generated tokens: a negative number, or one above ten contexts, is ten contexts."""
+    most = MAX_CONTEXTS * n_ctx
+    return most if num_predict < 0 else min(num_predict, most)

@@ -1,0 +1,85 @@
+"""Loads a model: GGUF, tokenizer, templates, engine; it knows nothing of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from localllm import env
+from localllm.engine import Engine
+from localllm.engine.sequence import n_pages_for
+from localllm.gguf import GGUFFile, open_gguf
+from localllm.messages import LoadRequest, Progress, Ready
+from localllm.runner.batch import EngineLike
+from localllm.runner.outbox import Outbox
+from localllm.runner.templates import Templates
+from localllm.tokenizer import Tokenizer, load_tokenizer
+
+DEFAULT_N_CTX = 4096
+DEFAULT_N_BATCH = 512
+# Sequences beyond those of running requests, kept for conversations that go on.
+N_SPARE_SEQUENCES = 4
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model. `name` is for messages to people; `gguf` stays open as long as the engine is used."""
+
+    name: str
+    engine: EngineLike
+    tokenizer: Tokenizer
+    templates: Templates
+    n_parallel: int
+    ready: Ready
+    gguf: GGUFFile | None = None
+
+
+def load_model(request: LoadRequest, outbox: Outbox) -> Model:
+    """Load what `request` names, sending progress.
+
+    Raises:
+        LocalLLMError, KernelError, OSError: it cannot be loaded.
+    """
+    spec = request.model
+    cache_dir = Path(request.cache_dir) if request.cache_dir else env.cache_dir()
+    outbox.send(Progress("reading model"))
+    gguf = open_gguf(spec.model_paths)
+    outbox.send(Progress("building tokenizer"))
+    tokenizer = load_tokenizer(gguf, cache_dir)
+    bos, eos = (_special_text(tokenizer, token) for token in (tokenizer.bos_id, tokenizer.eos_id))
+    templates = Templates(gguf.metadata, spec.template, bos, eos)
+    n_ctx_train = gguf.get(f"{gguf.architecture}.context_length", int, 0)
+    n_ctx = choose_n_ctx(request.num_ctx, n_ctx_train)
+    n_parallel = max(1, request.num_parallel)
+    engine = Engine.load(
+        gguf,
+        n_ctx=n_ctx,
+        n_batch=max(n_parallel, min(request.num_batch or DEFAULT_N_BATCH, n_ctx)),
+        n_slots=n_parallel + N_SPARE_SEQUENCES,
+        n_pages=n_parallel * n_pages_for(n_ctx),
+        n_threads=request.num_thread,
+        kv_cache_type=request.kv_cache_type,
+        cache_dir=cache_dir,
+        model_digest=spec.model_digest,
+        on_progress=lambda status, completed, total: outbox.send(Progress(status, completed, total)),
+    )
+    insert = ["insert"] if can_insert(tokenizer, templates) else []
+    capabilities = ["completion", *insert, *templates.capabilities]
+    ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, capabilities)
+    return Model(spec.name, engine, tokenizer, templates, n_parallel, ready, gguf)
+
+
+def choose_n_ctx(num_ctx: int, n_ctx_train: int) -> int:
+    """The context in force: what is asked for (0: a default), at most what the model was trained for."""
+    wanted = num_ctx or DEFAULT_N_CTX
+    return min(wanted, n_ctx_train) if n_ctx_train else wanted
+
+
+def can_insert(tokenizer: Tokenizer, templates: Templates) -> bool:
+    special = tokenizer.special
+    has_tokens = None not in (special.fim_pre, special.fim_suf, special.fim_mid)
+    return has_tokens or templates.for_insert(None) is not None
+
+
+def _special_text(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.piece(token, special=True).decode(errors="replace")

@@ -1,0 +1,187 @@
+"""From a request to the tokens of its prompt; it knows nothing of logits, sequences or other requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from localllm.chat import ThinkingSplitter, thinking_arguments
+from localllm.chat.conversation import Message
+from localllm.errors import ContextLengthError, RequestError, TemplateError
+from localllm.messages import GenerateRequest
+from localllm.runner.templates import Template, Templates
+from localllm.tokenizer import Tokenizer
+
+OPEN_THINKING = "<think>"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """`tokens` to evaluate; `text` as rendered; what was dropped to make them fit; how to split the answer."""
+
+    text: str
+    tokens: list[int]
+    n_dropped_messages: int = 0
+    n_dropped_tokens: int = 0
+    splitter: ThinkingSplitter | None = field(default=None, compare=False)
+
+
+class PromptBuilder:
+    """Renders, tokenises and fits prompts for one model and a context of `n_ctx` tokens."""
+
+    def __init__(self, name: str, tokenizer: Tokenizer, templates: Templates, n_ctx: int) -> None:
+        self._name = name
+        self._tokenizer = tokenizer
+        self._templates = templates
+        self._n_ctx = n_ctx
+        bos = tokenizer.bos_id
+        self._bos = "" if bos is None else tokenizer.piece(bos, special=True).decode(errors="replace")
+
+    def build(self, request: GenerateRequest) -> Prompt:
+        """The prompt of a request.
+
+        Raises:
+            RequestError: something the model or this version cannot do.
+            TemplateError: the template refuses the conversation.
+            ContextLengthError: too long, and not allowed to be cut.
+        """
+        self._check(request)
+        if request.suffix:
+            return self._cut(request, "", self._insert_tokens(request))
+        if request.raw:
+            return self._cut(request, request.prompt, self._encode(request.prompt))
+        if request.kind == "chat":
+            return self._chat(request)
+        return self._generate(request)
+
+    def _check(self, request: GenerateRequest) -> None:
+        if request.format not in (None, ""):
+            raise RequestError("structured output is not supported yet")
+        if request.images or any(message.get("images") for message in request.messages):
+            raise RequestError(f'"{self._name}" does not support images')
+        n_vocab = self._tokenizer.n_vocab
+        if bad := [token for token in request.context or [] if not 0 <= token < n_vocab]:
+            raise RequestError(f"context: token ids must be in 0..{n_vocab - 1}, not {bad[0]}")
+
+    def _generate(self, request: GenerateRequest) -> Prompt:
+        system = [{"role": "system", "content": request.system}] if request.system else []
+        messages = [*system, *request.messages, {"role": "user", "content": request.prompt}]
+        if self._templates.is_missing and request.template is None and len(messages) == 1:
+            text, splitter = request.prompt, None  # a base model continues its prompt
+        else:
+            text, splitter = self._render(request, messages)
+        tokens = self._encode(text, is_start=not request.context)
+        return self._cut(request, text, [*(request.context or []), *tokens], splitter)
+
+    def _chat(self, request: GenerateRequest) -> Prompt:
+        """Drop the oldest turns until the rest fits; system messages and the last message always stay."""
+        messages = request.messages
+        text, splitter = self._render(request, messages)
+        tokens = self._encode(text)
+        n_all = len(tokens)
+        if n_all > self._n_ctx and not request.truncate:
+            raise self._too_long(n_all)
+        for cut in self._cuts(messages, n_all) if n_all > self._n_ctx else []:
+            kept = [m for i, m in enumerate(messages) if i >= cut or m["role"] == "system"]
+            try:
+                text, splitter = self._render(request, kept)
+            except TemplateError:
+                continue  # a template may refuse to begin with an answer
+            tokens = self._encode(text)
+            if len(tokens) <= self._n_ctx:
+                return Prompt(text, tokens, len(messages) - len(kept), n_all - len(tokens), splitter)
+        if n_all > self._n_ctx:
+            raise self._too_long(n_all)
+        return Prompt(text, tokens, splitter=splitter)
+
+    def _cuts(self, messages: list[Message], n_all: int) -> list[int]:
+        """Indices to begin at, earlier ones first: those that must be too early by their content alone are left out."""
+        excess = n_all - self._n_ctx
+        cuts, n_dropped, at = [], 0, 0
+        for cut in cut_points(messages):
+            dropped = [m for m in messages[at:cut] if m["role"] != "system"]
+            n_dropped += sum(len(self._encode(str(m.get("content") or ""), is_start=False)) for m in dropped)
+            at = cut
+            # a message costs more than its content: up to as many tokens as it has markers
+            if n_dropped + 64 * cut >= excess:
+                cuts.append(cut)
+        return cuts
+
+    def _cut(
+        self, request: GenerateRequest, text: str, tokens: list[int], splitter: ThinkingSplitter | None = None
+    ) -> Prompt:
+        """Keep the first num_keep tokens and drop the middle so that about half of the context is free, as Ollama."""
+        if not tokens:
+            raise RequestError("the prompt is empty")
+        n_all, limit = len(tokens), max(1, self._n_ctx - 1)
+        if n_all <= limit:
+            return Prompt(text, tokens, splitter=splitter)
+        if not (request.truncate and request.shift):
+            raise self._too_long(n_all)
+        n_keep = n_kept(request.options.get("num_keep", 0), tokens, n_all, self._tokenizer.bos_id, self._n_ctx)
+        n_left = self._n_ctx - (self._n_ctx - n_keep) // 2
+        tokens = [*tokens[:n_keep], *tokens[n_all - (n_left - n_keep) :]][:limit]
+        return Prompt(text, tokens, 0, n_all - len(tokens), splitter)
+
+    def _render(self, request: GenerateRequest, messages: list[Message]) -> tuple[str, ThinkingSplitter | None]:
+        template = self._templates.choose(request.template, has_tools=bool(request.tools))
+        if request.tools and not template.supports_tools:
+            raise RequestError(f"{self._name} does not support tools")
+        if request.think and not template.supports_thinking:
+            raise RequestError(f'"{self._name}" does not support thinking')
+        text = template.render(messages, tools=request.tools, **_thinking(request, template))
+        splitter = None
+        if template.supports_thinking:
+            splitter = ThinkingSplitter(is_open=text.rstrip().endswith(OPEN_THINKING))
+        return text, splitter
+
+    def _insert_tokens(self, request: GenerateRequest) -> list[int]:
+        """Fill-in-the-middle: by the Go template if it knows `.Suffix`, else by the vocabulary's own tokens."""
+        template = self._templates.for_insert(request.template)
+        if template is not None:
+            return self._encode(template.render_insert(request.prompt, request.suffix))
+        special = self._tokenizer.special
+        if special.fim_pre is None or special.fim_suf is None or special.fim_mid is None:
+            raise RequestError(f"{self._name} does not support insert")
+        before = self._encode(request.prompt, is_start=False)
+        after = self._encode(request.suffix, is_start=False)
+        start = [self._tokenizer.bos_id] if self._tokenizer.add_bos and self._tokenizer.bos_id is not None else []
+        return [*start, special.fim_pre, *before, special.fim_suf, *after, special.fim_mid]
+
+    def _encode(self, text: str, is_start: bool = True) -> list[int]:
+        """Token ids; at the start with BOS where the vocabulary wants it, but never twice, and without EOS."""
+        has_bos = bool(self._bos) and text.startswith(self._bos)
+        tokens = list(self._tokenizer.encode(text, add_special=is_start and not has_bos, parse_special=True))
+        if self._tokenizer.add_eos and is_start and not has_bos and tokens[-1:] == [self._tokenizer.eos_id]:
+            tokens.pop()
+        return tokens
+
+    def _too_long(self, n_prompt: int) -> ContextLengthError:
+        text = f"the prompt has {n_prompt} tokens, more than the context of {self._n_ctx}; shorten it or raise num_ctx"
+        return ContextLengthError(text, n_prompt, self._n_ctx)
+
+
+def _thinking(request: GenerateRequest, template: Template) -> dict[str, Any]:
+    """Models that can think do so unless told otherwise."""
+    if not template.supports_thinking:
+        return {}
+    return thinking_arguments(True if request.think is None else request.think)
+
+
+def n_kept(num_keep: int, tokens: list[int], n_prompt: int, bos_id: int | None, n_ctx: int) -> int:
+    """Tokens kept at the front when the context is cut: a negative `num_keep` is the whole prompt, BOS is extra,
+    and half of the context is the most, so that each cut makes room."""
+    wanted = n_prompt if num_keep < 0 else num_keep + (bos_id is not None and tokens[:1] == [bos_id])
+    return min(wanted, n_prompt, n_ctx // 2)
+
+
+def cut_points(messages: list[Message]) -> list[int]:
+    """Where a shortened conversation may begin: at each later user message, then within the last turn at answers
+    whose tool results follow. What comes last always stays."""
+    users = [i for i, m in enumerate(messages) if m["role"] == "user" and i > 0]
+    last_user = users[-1] if users else 0
+    inner = [i for i, m in enumerate(messages) if i > last_user and m["role"] not in ("system", "tool")]
+    if messages and messages[-1]["role"] == "assistant":
+        inner = [i for i in inner if i != len(messages) - 1]  # the beginning of an answer needs its question
+    first = next((i for i, m in enumerate(messages) if m["role"] != "system"), 0)
+    return [i for i in [*users, *inner] if i > first]

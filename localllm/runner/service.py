@@ -1,0 +1,164 @@
+"""Reads the daemon's messages and sends each to the thread that serves it; it knows nothing of logits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import queue
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+from localllm.messages import (
+    Cancel,
+    Detokenize,
+    GenerateRequest,
+    LoadRequest,
+    Message,
+    Rendered,
+    Shutdown,
+    Text,
+    Tokenize,
+    Tokens,
+    read_frame,
+)
+from localllm.runner.batch import Batch
+from localllm.runner.errors import error_message, failed_message
+from localllm.runner.generation import Generation
+from localllm.runner.model import Model, load_model
+from localllm.runner.outbox import Outbox
+from localllm.runner.prompt import PromptBuilder
+from localllm.sampling import Sampler, SamplerParams, find_breakers
+
+logger = logging.getLogger(__name__)
+
+Loader = Callable[[LoadRequest, Outbox], Model]
+
+
+class Service:
+    """One runner: the caller's thread reads, one thread prepares prompts, one loads the model and then steps."""
+
+    def __init__(
+        self, outbox: Outbox, load: Loader = load_model, exit_process: Callable[[int], None] = os._exit
+    ) -> None:
+        self._outbox = outbox
+        self._load = load
+        self._exit_process = exit_process
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._batch: Batch | None = None
+        self._expected: set[str] = set()  # requests read, not yet in the batch and not canceled
+
+    def serve(self, stream: BinaryIO) -> None:
+        """Serve until the stream ends or a shutdown message comes; does not wait for what is running."""
+        while (message := read_frame(stream)) is not None and not isinstance(message, Shutdown):
+            if isinstance(message, LoadRequest):
+                self._start(self._run_model, message)
+            elif isinstance(message, Cancel):
+                self._cancel(message.id)
+            else:
+                with self._lock:
+                    self._expected.add(str(getattr(message, "id", "")))
+                self._inbox.put(message)
+        self._inbox.put(Shutdown())
+        with self._lock:
+            if self._batch:
+                self._batch.close()
+
+    def _start(self, run: Callable[..., None], *args: Any) -> None:
+        threading.Thread(target=run, args=args, name=run.__name__, daemon=True).start()
+
+    def _cancel(self, request_id: str) -> None:
+        with self._lock:
+            self._expected.discard(request_id)
+            if self._batch:
+                self._batch.cancel(request_id)
+
+    def _run_model(self, request: LoadRequest) -> None:
+        try:
+            model = self._load(request, self._outbox)
+        except Exception as error:
+            self._outbox.send(failed_message(error))
+            self._outbox.close()
+            self._exit_process(1)
+            return
+        batch = Batch(model.engine, model.n_parallel, self._outbox.send)
+        with self._lock:
+            self._batch = batch
+        self._outbox.send(model.ready)
+        self._start(self._prepare_all, Preparation(model, self._outbox.send), batch)
+        batch.run()
+
+    def _prepare_all(self, preparation: Preparation, batch: Batch) -> None:
+        while not isinstance(message := self._inbox.get(), Shutdown):
+            request_id = str(getattr(message, "id", ""))
+            if request_id not in self._expected:
+                continue
+            generation = preparation.handle(message)
+            with self._lock:
+                is_wanted = request_id in self._expected
+                self._expected.discard(request_id)
+                if generation is not None and is_wanted:
+                    batch.submit(generation)
+
+
+class Preparation:
+    """Turns messages into answers, or into generations for the batch."""
+
+    def __init__(self, model: Model, send: Callable[[Message], None]) -> None:
+        self._model = model
+        self._send = send
+        self._prompts = PromptBuilder(model.name, model.tokenizer, model.templates, model.engine.n_ctx)
+        self._breakers = lru_cache(8)(self._find_breakers)
+
+    def handle(self, message: Message) -> Generation | None:
+        """Serve one message; what goes wrong is the answer to it. A request for text gives a generation."""
+        try:
+            if isinstance(message, GenerateRequest):
+                return self._generation(message)
+            self._serve(message)
+        except Exception as error:
+            self._send(error_message(str(getattr(message, "id", "")), error))
+        return None
+
+    def _serve(self, message: Message) -> None:
+        tokenizer = self._model.tokenizer
+        if isinstance(message, Tokenize):
+            tokens = tokenizer.encode(message.text, message.add_special, message.parse_special)
+            self._send(Tokens(message.id, list(tokens)))
+        elif isinstance(message, Detokenize):
+            self._send(Text(message.id, tokenizer.decode(message.tokens)))
+        else:
+            logger.warning("a message of type %r is not for a runner", message.type)
+
+    def _generation(self, request: GenerateRequest) -> Generation | None:
+        prompt = self._prompts.build(request)
+        if request.debug_render_only:
+            self._send(Rendered(request.id, prompt.text))
+            return None
+        sampler = self._sampler(request.options)
+        return Generation(request, prompt, sampler, self._model.tokenizer, self._model.engine.n_ctx, self._send)
+
+    def _sampler(self, options: dict[str, Any]) -> Sampler:
+        tokenizer = self._model.tokenizer
+        params = SamplerParams.from_options({**options, "logit_bias": self._biases(options.get("logit_bias") or {})})
+        breakers = self._breakers(params.dry_sequence_breakers) if params.is_dry_enabled else None
+        n_vocab = min(tokenizer.n_vocab, self._model.engine.n_vocab)
+        return Sampler(params, n_vocab, tokenizer.eog_ids, breakers)
+
+    def _biases(self, biases: dict[str, float]) -> dict[int, float]:
+        """Keys are token ids in decimal, or texts, each of whose tokens is biased; and what must never be sampled."""
+        result: dict[int, float] = dict.fromkeys(self._model.tokenizer.suppress_ids, -math.inf)
+        for key, bias in biases.items():
+            is_id = key.lstrip("-").isdecimal()
+            tokens = [int(key)] if is_id else self._model.tokenizer.encode(key, add_special=False)
+            result.update(dict.fromkeys(tokens, bias))
+        return result
+
+    def _find_breakers(self, texts: tuple[str, ...]) -> dict[int, list[list[int]]]:
+        """Looks at every piece of the vocabulary, hence the cache around it."""
+        tokenizer = self._model.tokenizer
+        pieces = [tokenizer.piece(token, special=True) for token in range(tokenizer.n_vocab)]
+        return find_breakers(texts, pieces, lambda text: tokenizer.encode(text, add_special=False, parse_special=False))

@@ -1,0 +1,207 @@
+"""A runner without a model: real tokenizers of tiny files, and an engine whose logits are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localllm import options as model_options
+from localllm.engine.errors import KVCacheFullError, NoSlotError
+from localllm.gguf import open_gguf
+from localllm.messages import Chunk, Done, Error, GenerateRequest, Message, Ready
+from localllm.runner.batch import Batch
+from localllm.runner.model import Model
+from localllm.runner.service import Preparation
+from localllm.runner.templates import Templates
+from localllm.tokenizer import Tokenizer, load_tokenizer
+
+LogitsOf = Callable[[Sequence[int]], np.ndarray]
+
+
+class FakeSequence:
+    """Tokens that count as evaluated."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self._tokens: list[int] = []
+        self.is_open = True
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(self._tokens)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def truncate(self, n: int) -> None:
+        assert self.is_open and 0 <= n <= len(self)
+        del self._tokens[n:]
+
+    def close(self) -> None:
+        self.is_open = False
+        self._tokens.clear()
+        self.engine.open_sequences.remove(self)
+
+
+class FakeEngine:
+    """`logits_of(tokens)` are the logits after `tokens`. `steps` records (slot, tokens, wanted) of each entry."""
+
+    def __init__(
+        self, n_vocab: int, logits_of: LogitsOf, n_ctx: int, n_batch: int, n_slots: int, n_tokens: int
+    ) -> None:
+        self.n_vocab, self.n_ctx, self.n_batch = n_vocab, n_ctx, n_batch
+        self.n_slots, self.n_tokens = n_slots, n_tokens
+        self.logits_of = logits_of
+        self.open_sequences: list[FakeSequence] = []
+        self.steps: list[list[tuple[FakeSequence, list[int], str]]] = []
+        self.before_step: Callable[[Sequence[Any]], None] = lambda entries: None
+
+    def open_sequence(self) -> FakeSequence:
+        if len(self.open_sequences) >= self.n_slots:
+            raise NoSlotError(self.n_slots)
+        self.open_sequences.append(FakeSequence(self))
+        return self.open_sequences[-1]
+
+    def step(self, entries: Sequence[Any]) -> list[np.ndarray | None]:
+        rows = sum(len(entry.tokens) for entry in entries)
+        assert 1 <= rows <= self.n_batch
+        assert all(entry.seq.is_open and len(entry.tokens) for entry in entries)
+        assert len({id(entry.seq) for entry in entries}) == len(entries)
+        assert all(len(entry.seq) + len(entry.tokens) <= self.n_ctx for entry in entries)
+        held = sum(len(seq) for seq in self.open_sequences)
+        if held + rows > self.n_tokens:
+            raise KVCacheFullError(rows, self.n_tokens - held)
+        self.before_step(entries)
+        self.steps.append([(entry.seq, list(entry.tokens), entry.logits) for entry in entries])
+        results: list[np.ndarray | None] = []
+        for entry in entries:
+            entry.seq._tokens.extend(entry.tokens)
+            results.append(self.logits_of(entry.seq._tokens)[None] if entry.logits == "last" else None)
+        return results
+
+    @property
+    def n_evaluated(self) -> int:
+        return sum(len(tokens) for step in self.steps for _, tokens, _ in step)
+
+
+class Runner:
+    """Preparation and batch in one thread; `sent` are the messages to the daemon."""
+
+    def __init__(self, tokenizer: Tokenizer, templates: Templates, engine: FakeEngine, n_parallel: int) -> None:
+        self.tokenizer, self.engine = tokenizer, engine
+        self.sent: list[Message] = []
+        self.model = Model("m", engine, tokenizer, templates, n_parallel, Ready(engine.n_ctx))
+        self.preparation = Preparation(self.model, self.sent.append)
+        self.batch = Batch(engine, n_parallel, self.sent.append)
+        self.n_requests = 0
+
+    def submit(self, prompt: str = "<|assistant|>", **fields: Any) -> str:
+        """A raw prompt unless told otherwise; options as in the API, temperature 0 unless told otherwise."""
+        self.n_requests += 1
+        fields = {"id": str(self.n_requests), "kind": "generate", "raw": fields.get("kind") != "chat"} | fields
+        fields["options"] = model_options.resolve({}, {"temperature": 0} | fields.get("options", {}))
+        generation = self.preparation.handle(GenerateRequest(prompt=prompt, **fields))
+        if generation is not None:
+            self.batch.submit(generation)
+        return str(fields["id"])
+
+    def run(self, max_steps: int = 5000) -> None:
+        for _ in range(max_steps):
+            if not (self.batch._active or self.batch._waiting):
+                return
+            self.batch.step()
+        raise AssertionError("no end")
+
+    def generate(self, prompt: str = "<|assistant|>", **fields: Any) -> Result:
+        request_id = self.submit(prompt, **fields)
+        self.run()
+        return self.result(request_id)
+
+    def chat(self, messages: list[dict[str, Any]], **fields: Any) -> Result:
+        return self.generate("", kind="chat", messages=messages, **fields)
+
+    def result(self, request_id: str) -> Result:
+        return Result([m for m in self.sent if getattr(m, "id", None) == request_id])
+
+
+class Result:
+    """The messages of one request."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+        self.chunks = [m for m in messages if isinstance(m, Chunk)]
+        self.pieces = [chunk.text for chunk in self.chunks]
+        self.text = "".join(self.pieces)
+        self.thinking = "".join(chunk.thinking for chunk in self.chunks)
+        self.logprobs = [entry for chunk in self.chunks for entry in chunk.logprobs]
+
+    @property
+    def done(self) -> Done:
+        done = self.messages[-1]
+        assert isinstance(done, Done), done
+        return done
+
+    @property
+    def error(self) -> Error:
+        error = self.messages[-1]
+        assert isinstance(error, Error), error
+        return error
+
+
+def successor_logits(tokenizer: Tokenizer, pieces: Sequence[str | bytes], loop: bool) -> LogitsOf:
+    """After <|assistant|> the pieces, then EOS or from the start again: one successor for each token, logit 20."""
+    ids = {tokenizer.piece(token, special=True): token for token in reversed(range(tokenizer.n_vocab))}
+    chain = [ids[piece if isinstance(piece, bytes) else piece.encode()] for piece in ("<|assistant|>", *pieces)]
+    following = dict(zip(chain, [*chain[1:], chain[1] if loop else ids[b"<|eos|>"]], strict=True))
+
+    def logits_of(tokens: Sequence[int]) -> np.ndarray:
+        logits = np.zeros(tokenizer.n_vocab, np.float32)
+        logits[following.get(tokens[-1], ids[b"<|eos|>"])] = 20
+        return logits
+
+    return logits_of
+
+
+@pytest.fixture
+def script_runner(tmp_path: Path, tiny_models: ModuleType) -> Callable[..., Runner]:
+    """`script_runner(pieces, loop=…, n_ctx=…, …)`: a runner whose greedy text is the pieces."""
+
+    def make(
+        pieces: Sequence[str | bytes] = ("ab", "cd", "ef"),
+        *,
+        loop: bool = False,
+        n_ctx: int = 4096,
+        n_batch: int = 64,
+        n_parallel: int = 1,
+        n_slots: int | None = None,
+        n_tokens: int | None = None,
+        logits_of: LogitsOf | None = None,
+        template: str | None = None,
+        go: str | None = None,
+        add_bos: bool = False,
+        metadata: dict[str, Any] | None = None,
+    ) -> Runner:
+        path = tmp_path / "script.gguf"
+        tiny_models.script_model(path, pieces, loop=loop, add_bos=add_bos)
+        with open_gguf(path) as gguf:
+            tokenizer = load_tokenizer(gguf)
+            values = dict(gguf.metadata) | (metadata or {})
+        if template is not None:
+            values["tokenizer.chat_template"] = template
+        templates = Templates(values, go, "<|bos|>", "<|eos|>")
+        engine = FakeEngine(
+            tokenizer.n_vocab,
+            logits_of or successor_logits(tokenizer, pieces, loop),
+            n_ctx,
+            n_batch,
+            n_parallel + 2 if n_slots is None else n_slots,
+            n_parallel * n_ctx if n_tokens is None else n_tokens,
+        )
+        return Runner(tokenizer, templates, engine, n_parallel)
+
+    return make

@@ -1,0 +1,220 @@
+"""Prompts: rendering, fitting into the context, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localllm.messages import Rendered
+
+USER = {"role": "user", "content": "u"}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+WITH_TOOLS = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[-1].content }}<|assistant|>"
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}"
+    "{% endif %}{{ m.content }}{% endfor %}<|assistant|>"
+)
+
+
+def said(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def rendered(runner: Any, **fields: Any) -> str:
+    request_id = runner.submit(**{"prompt": "", "debug_render_only": True, **fields})
+    (message,) = runner.result(request_id).messages
+    assert isinstance(message, Rendered), message
+    return message.prompt
+
+
+LONG_CHAT = [
+    said("system", "S" * 20),
+    *(turn for k in range(10) for turn in (said("user", f"u{k}" + "x" * 20), said("assistant", f"a{k}" + "y" * 20))),
+    said("user", "LAST"),
+]
+
+
+def test_a_long_chat_loses_its_oldest_turns_and_says_so(script_runner: Any) -> None:
+    runner = script_runner(n_ctx=128)
+    text = rendered(runner, kind="chat", messages=LONG_CHAT)
+    assert text.startswith("<|system|>" + "S" * 20 + "<|end|><|user|>u")
+    assert text.endswith("<|user|>LAST<|end|><|assistant|>")
+    whole = rendered(script_runner(), kind="chat", messages=LONG_CHAT)
+    assert whole.endswith(text[text.index("<|user|>") :])
+    done = runner.chat(LONG_CHAT, options={"num_predict": 1}).done
+    assert done.stats.prompt_eval_count == len(runner.tokenizer.encode(text)) <= 128
+    n_kept = text.count("<|user|>") + text.count("<|assistant|>") - 1
+    n_all = len(runner.tokenizer.encode(whole))
+    assert done.truncated == {
+        "messages": 21 - n_kept,
+        "tokens": n_all - done.stats.prompt_eval_count,
+        "shifted": 0,
+    }
+    # no turn less would have done
+    assert done.stats.prompt_eval_count + 2 * 24 > 128
+
+
+def test_a_tool_result_keeps_its_call(script_runner: Any) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    messages = [said("system", "S" * 20), said("user", "Q" * 20), call, said("tool", "r" * 90)]
+    runner = script_runner(n_ctx=128)
+    text = rendered(runner, kind="chat", messages=messages)
+    assert text == f"<|system|>{'S' * 20}<|end|><|assistant|><|end|><|tool|>{'r' * 90}<|end|><|assistant|>"
+    assert runner.chat(messages, options={"num_predict": 1}).done.truncated["messages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields"),
+    [
+        ([said("system", "S" * 20), said("user", "z" * 400)], {}),
+        ([said("user", "z" * 400), USER], {"truncate": False}),
+        ([said("user", "z" * 400), said("assistant", "a")], {}),
+    ],
+)
+def test_what_cannot_be_shortened_is_refused_with_both_lengths(
+    script_runner: Any, messages: list[dict[str, Any]], fields: dict[str, Any]
+) -> None:
+    error = script_runner(n_ctx=128).chat(messages, **fields).error
+    assert error.kind == "ContextLengthError"
+    assert error.fields["n_ctx"] == 128
+    assert error.fields["n_prompt"] > 400
+    assert "128" in error.error and str(error.fields["n_prompt"]) in error.error
+
+
+def test_a_template_that_refuses_to_begin_with_an_answer(script_runner: Any) -> None:
+    runner = script_runner(n_ctx=64, template=STRICT)
+    messages = [said("user", "z" * 30), said("assistant", "y" * 30), said("user", "v" * 30), said("assistant", "w")]
+    assert rendered(runner, kind="chat", messages=messages) == "v" * 30 + "<|assistant|>w"
+
+
+def test_a_long_raw_prompt_is_cut_as_ollama_does(script_runner: Any) -> None:
+    runner = script_runner(n_ctx=64)
+    prompt = "".join(chr(97 + i % 26) for i in range(100)) + "<|assistant|>"
+    done = runner.generate(prompt, options={"num_keep": 4, "num_predict": 1}).done
+    assert done.stats.prompt_eval_count == 64 - (64 - 4) // 2
+    assert done.truncated == {"messages": 0, "tokens": 101 - 34, "shifted": 0}
+    (tokens,) = [tokens for step in runner.engine.steps for _, tokens, _ in step]
+    assert runner.tokenizer.decode(tokens, special=True) == prompt[:4] + prompt[-29 - 13 :]
+
+
+@pytest.mark.parametrize("fields", [{"truncate": False}, {"shift": False}])
+def test_a_long_raw_prompt_may_be_refused(script_runner: Any, fields: dict[str, Any]) -> None:
+    error = script_runner(n_ctx=64).generate("x" * 100, **fields).error
+    assert (error.kind, error.fields) == ("ContextLengthError", {"n_prompt": 100, "n_ctx": 64})
+
+
+def test_generate_renders_system_history_and_prompt(script_runner: Any) -> None:
+    runner = script_runner()
+    fields: dict[str, Any] = {"raw": False, "prompt": "p", "system": "s", "messages": [USER]}
+    assert rendered(runner, **fields) == "<|system|>s<|end|><|user|>u<|end|><|user|>p<|end|><|assistant|>"
+    assert rendered(runner, raw=True, prompt="p") == "p"
+
+
+def test_the_context_of_an_answer_goes_in_front_of_the_next_prompt(script_runner: Any) -> None:
+    runner = script_runner(add_bos=True)
+    first = runner.generate("p", raw=False)
+    text = "<|bos|><|user|>p<|end|><|assistant|>abcdef<|eos|>"
+    assert runner.tokenizer.decode(first.done.context, special=True) == text
+    second = runner.generate("q", raw=False, context=first.done.context)
+    assert runner.tokenizer.decode(second.done.context, special=True) == (
+        text + "<|user|>q<|end|><|assistant|>abcdef<|eos|>"
+    )
+    assert second.done.stats.prompt_eval_cached_count == len(first.done.context) - 1
+
+
+def test_context_ids_are_checked(script_runner: Any) -> None:
+    error = script_runner().generate("p", raw=False, context=[1, 99999]).error
+    assert (error.kind, "99999" in error.error) == ("RequestError", True)
+
+
+@pytest.mark.parametrize("prompt", ["hi", "<|bos|>hi"])
+def test_bos_comes_once(script_runner: Any, prompt: str) -> None:
+    runner = script_runner(add_bos=True)
+    runner.generate(prompt, options={"num_predict": 1})
+    (tokens,) = [tokens for step in runner.engine.steps for _, tokens, _ in step]
+    assert runner.tokenizer.decode(tokens, special=True) == "<|bos|>hi"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "text"),
+    [
+        ({"format": "json"}, "RequestError", "structured output is not supported yet"),
+        ({"format": {"type": "object"}}, "RequestError", "structured output is not supported yet"),
+        ({"raw": False, "tools": TOOLS}, "RequestError", "m does not support tools"),
+        ({"raw": False, "think": True}, "RequestError", '"m" does not support thinking'),
+        ({"raw": False, "think": "high"}, "RequestError", '"m" does not support thinking'),
+        ({"suffix": "x"}, "RequestError", "m does not support insert"),
+        ({"images": ["aGk="]}, "RequestError", '"m" does not support images'),
+        ({"prompt": ""}, "RequestError", "the prompt is empty"),
+        ({"raw": False, "template": "{{ range $i := .Messages }}{{ end }}"}, "TemplateError", "Go template"),
+        ({"options": {"repeat_penalty": 0.0}}, "OptionError", "repeat_penalty"),
+    ],
+)
+def test_what_is_refused(script_runner: Any, fields: dict[str, Any], kind: str, text: str) -> None:
+    runner = script_runner()
+    error = runner.generate(**{"prompt": "p", **fields}).error
+    assert (error.kind, text in error.error) == (kind, True)
+    assert runner.generate().text == "abcdef"
+
+
+def test_absent_format_and_think_false_are_fine(script_runner: Any) -> None:
+    runner = script_runner()
+    assert runner.generate("p", raw=False, format="", think=False).text == "abcdef"
+
+
+def test_tools_go_to_a_template_that_takes_them(script_runner: Any) -> None:
+    runner = script_runner(template=WITH_TOOLS)
+    assert rendered(runner, kind="chat", messages=[USER], tools=TOOLS) == "fu<|assistant|>"
+    assert runner.model.templates.capabilities == ["tools"]
+    special = {"tokenizer.chat_template.tool_use": WITH_TOOLS}
+    assert rendered(script_runner(metadata=special), kind="chat", messages=[USER], tools=TOOLS) == "fu<|assistant|>"
+
+
+def test_a_refusal_is_told_in_the_templates_words(script_runner: Any) -> None:
+    error = script_runner(template="{{ raise_exception('not on Sundays') }}").chat([USER]).error
+    assert (error.kind, error.error) == ("TemplateError", "not on Sundays")
+
+
+def test_a_template_that_does_not_compile_leaves_raw_prompts(script_runner: Any) -> None:
+    runner = script_runner(template="{% if %}")
+    assert runner.chat([USER]).error.kind == "TemplateError"
+    assert runner.generate().text == "abcdef"
+
+
+def test_thinking_is_asked_for_unless_declined(script_runner: Any) -> None:
+    template = "{{ enable_thinking }} {{ reasoning_effort }}<|assistant|>"
+    runner = script_runner(template=template)
+    texts = [rendered(runner, kind="chat", messages=[USER], think=t) for t in (None, True, False, "low")]
+    assert texts == ["True <|assistant|>", "True <|assistant|>", "False <|assistant|>", "True low<|assistant|>"]
+
+
+def test_which_template_is_used(script_runner: Any) -> None:
+    go = "G{{ .Prompt }}<|assistant|>{{ .Response }}"
+    none = {"tokenizer.chat_template": None}
+    assert rendered(script_runner(go=go), kind="chat", messages=[USER]) == "<|user|>u<|end|><|assistant|>"
+    assert rendered(script_runner(go=go, metadata=none), kind="chat", messages=[USER]) == "Gu<|assistant|>"
+    assert rendered(script_runner(), kind="chat", messages=[USER], template=go) == "Gu<|assistant|>"
+    bare = script_runner(metadata=none)
+    assert rendered(bare, kind="chat", messages=[USER]).startswith("<|im_start|>user\nu")
+    assert rendered(bare, raw=False, prompt="p") == "p"
+    assert rendered(bare, raw=False, prompt="p", system="s").startswith("<|im_start|>system")
+
+
+def test_insert_by_the_go_template(script_runner: Any) -> None:
+    go = "<|user|>{{ .Prompt }}<|tool|>{{ .Suffix }}<|assistant|>{{ .Response }}"
+    runner = script_runner(go=go)
+    assert runner.generate("before", suffix="after", raw=False).text == "abcdef"
+    tokens = runner.engine.steps[0][0][1]
+    assert runner.tokenizer.decode(tokens, special=True) == "<|user|>before<|tool|>after<|assistant|>"
+
+
+def test_insert_by_the_tokens_of_the_vocabulary(script_runner: Any) -> None:
+    runner = script_runner(add_bos=True)
+    special = runner.tokenizer.special
+    special.fim_pre, special.fim_suf, special.fim_mid = (
+        runner.tokenizer.encode(text, add_special=False)[0] for text in ("<|user|>", "<|tool|>", "<|assistant|>")
+    )
+    assert runner.generate("a", suffix="b", raw=False).text == "abcdef"
+    tokens = runner.engine.steps[0][0][1]
+    assert runner.tokenizer.decode(tokens, special=True) == "<|bos|><|user|>a<|tool|>b<|assistant|>"
