@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -44,17 +45,29 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "models")
 
 
-@pytest.fixture
-def add_model(store: Store, tmp_path: Path, tiny_models: ModuleType) -> Callable[..., None]:
-    """add_model(name, template=…, system=…, params=…, messages=…, jinja=…, kind="script"): puts a tiny model there."""
+@pytest.fixture(scope="session")
+def gguf_of(tmp_path_factory: pytest.TempPathFactory, tiny_models: ModuleType) -> Callable[[str, str], bytes]:
+    """gguf_of(kind, jinja): the bytes of a tiny model, made once."""
+    folder = tmp_path_factory.mktemp("gguf")
 
-    def add(name: str = "m", *, jinja: str = JINJA, kind: str = "script", **contents: Any) -> None:
-        path = tmp_path / "new.gguf"
+    @functools.cache
+    def make(kind: str, jinja: str) -> bytes:
+        path = folder / "model.gguf"
         if kind == "script":
             tiny_models.script_model(path, ["ok"], tmpl=jinja)
         else:
             tiny_models.bert_model(path)
-        digest, _ = store.blobs.put(path.read_bytes())
+        return path.read_bytes()
+
+    return make
+
+
+@pytest.fixture
+def add_model(store: Store, gguf_of: Callable[[str, str], bytes]) -> Callable[..., None]:
+    """add_model(name, template=…, system=…, params=…, messages=…, jinja=…, kind="script"): puts a tiny model there."""
+
+    def add(name: str = "m", *, jinja: str = JINJA, kind: str = "script", **contents: Any) -> None:
+        digest, _ = store.blobs.put(gguf_of(kind, jinja))
         facts = ModelFacts("llama", 134_515_008, "F32")
         for _ in create_from_gguf(store, parse_name(name), ModelContents([digest], facts, **contents)):
             pass
