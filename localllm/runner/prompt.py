@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from localllm.chat import ThinkingSplitter, thinking_arguments
@@ -17,13 +19,15 @@ OPEN_THINKING = "<think>"
 
 @dataclass(frozen=True)
 class Prompt:
-    """`tokens` to evaluate; `text` as rendered; what was dropped to make them fit; how to split the answer."""
+    """`tokens` to evaluate; `text` as rendered; what was dropped to make them fit; how to split the answer;
+    `n_messages` that were rendered."""
 
     text: str
     tokens: list[int]
     n_dropped_messages: int = 0
     n_dropped_tokens: int = 0
-    splitter: ThinkingSplitter | None = field(default=None, compare=False)
+    splitter: ThinkingSplitter | None = None
+    n_messages: int = 0
 
 
 class PromptBuilder:
@@ -75,37 +79,36 @@ class PromptBuilder:
 
     def _chat(self, request: GenerateRequest) -> Prompt:
         """Drop the oldest turns until the rest fits; system messages and the last message always stay."""
-        messages = request.messages
-        text, splitter = self._render(request, messages)
-        tokens = self._encode(text)
-        n_all = len(tokens)
-        if n_all > self._n_ctx and not request.truncate:
+        whole = self._rendered(request, request.messages)
+        n_all = len(whole.tokens)
+        if n_all <= self._n_ctx:
+            return whole
+        shortened = self._shortened(request) if request.truncate else None
+        if shortened is None:
             raise self._too_long(n_all)
-        for cut in self._cuts(messages, n_all) if n_all > self._n_ctx else []:
-            kept = [m for i, m in enumerate(messages) if i >= cut or m["role"] == "system"]
-            try:
-                text, splitter = self._render(request, kept)
-            except TemplateError:
-                continue  # a template may refuse to begin with an answer
-            tokens = self._encode(text)
-            if len(tokens) <= self._n_ctx:
-                return Prompt(text, tokens, len(messages) - len(kept), n_all - len(tokens), splitter)
-        if n_all > self._n_ctx:
-            raise self._too_long(n_all)
-        return Prompt(text, tokens, splitter=splitter)
+        n_dropped = len(request.messages) - shortened.n_messages
+        n_tokens = n_all - len(shortened.tokens)
+        return replace(shortened, n_dropped_messages=n_dropped, n_dropped_tokens=n_tokens)
 
-    def _cuts(self, messages: list[Message], n_all: int) -> list[int]:
-        """Indices to begin at, earlier ones first: those that must be too early by their content alone are left out."""
-        excess = n_all - self._n_ctx
-        cuts, n_dropped, at = [], 0, 0
-        for cut in cut_points(messages):
-            dropped = [m for m in messages[at:cut] if m["role"] != "system"]
-            n_dropped += sum(len(self._encode(str(m.get("content") or ""), is_start=False)) for m in dropped)
-            at = cut
-            # a message costs more than its content: up to as many tokens as it has markers
-            if n_dropped + 64 * cut >= excess:
-                cuts.append(cut)
-        return cuts
+    def _rendered(self, request: GenerateRequest, messages: list[Message]) -> Prompt:
+        text, splitter = self._render(request, messages)
+        return Prompt(text, self._encode(text), splitter=splitter, n_messages=len(messages))
+
+    def _shortened(self, request: GenerateRequest) -> Prompt | None:
+        """The conversation from the earliest turn on that fits; None if there is no such turn."""
+
+        @lru_cache(None)
+        def begun_at(cut: int) -> Prompt | None:
+            kept = [m for i, m in enumerate(request.messages) if i >= cut or m["role"] == "system"]
+            try:
+                prompt = self._rendered(request, kept)
+            except TemplateError:
+                return None  # a template may refuse to begin with an answer
+            return prompt if len(prompt.tokens) <= self._n_ctx else None
+
+        turns, inner = cut_points(request.messages)
+        first = bisect_left(turns, True, key=lambda cut: begun_at(cut) is not None)
+        return next((prompt for cut in [*turns[first:], *inner] if (prompt := begun_at(cut))), None)
 
     def _cut(
         self, request: GenerateRequest, text: str, tokens: list[int], splitter: ThinkingSplitter | None = None
@@ -175,13 +178,13 @@ def n_kept(num_keep: int, tokens: list[int], n_prompt: int, bos_id: int | None, 
     return min(wanted, n_prompt, n_ctx // 2)
 
 
-def cut_points(messages: list[Message]) -> list[int]:
-    """Where a shortened conversation may begin: at each later user message, then within the last turn at answers
-    whose tool results follow. What comes last always stays."""
-    users = [i for i, m in enumerate(messages) if m["role"] == "user" and i > 0]
-    last_user = users[-1] if users else 0
-    inner = [i for i, m in enumerate(messages) if i > last_user and m["role"] not in ("system", "tool")]
-    if messages and messages[-1]["role"] == "assistant":
-        inner = [i for i in inner if i != len(messages) - 1]  # the beginning of an answer needs its question
+def cut_points(messages: list[Message]) -> tuple[list[int], list[int]]:
+    """Where a shortened conversation may begin: at each later user message, and then, within the last turn, at
+    messages other than tool results, which stay with their call. What comes last always stays."""
     first = next((i for i, m in enumerate(messages) if m["role"] != "system"), 0)
-    return [i for i in [*users, *inner] if i > first]
+    turns = [i for i, m in enumerate(messages) if m["role"] == "user" and i > first]
+    last_turn = turns[-1] if turns else first
+    inner = [i for i, m in enumerate(messages) if i > last_turn and m["role"] not in ("system", "tool")]
+    if messages[-1]["role"] == "assistant":
+        inner = inner[:-1]  # the beginning of an answer needs its question
+    return turns, inner
