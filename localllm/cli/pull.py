@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from localllm.cli.arguments import exactly
+from localllm.cli.arguments import exactly, model_reference
 from localllm.cli.daemon import connect
 from localllm.cli.progress import show_progress
 
@@ -18,4 +18,4 @@ def command(
     """Download a model."""
     (name,) = exactly(1, names)
     with connect() as client:
-        show_progress(client.pull(name, insecure=insecure))
+        show_progress(client.pull(model_reference(name), insecure=insecure))

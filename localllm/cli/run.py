@@ -11,7 +11,7 @@ import typer
 
 from localllm.cli.answer import AnswerPrinter, print_answer, print_timings
 from localllm.cli.app import PlainCommand
-from localllm.cli.arguments import UsageError, at_least_one
+from localllm.cli.arguments import UsageError, at_least_one, model_reference
 from localllm.cli.daemon import connect
 from localllm.cli.session import Session, begin_answer, load, parse_format, parse_think, with_model
 from localllm.client import Client, ClientError
@@ -57,7 +57,7 @@ def command(
     model, *arguments = at_least_one(words)
     n_dimensions = _count(dimensions)
     session = Session(
-        model,
+        model_reference(model),
         insecure=insecure,
         word_wrap=not nowordwrap,
         verbose=verbose,
@@ -76,7 +76,7 @@ def command(
         except KeyboardInterrupt:
             return
         except ClientError as error:
-            if error.status != 400 or not _is_embedding_model(client, model):
+            if error.status != 400 or not _is_embedding_model(client, session.model):
                 raise
             _print_embedding(client, session, prompt, truncate, n_dimensions)
 

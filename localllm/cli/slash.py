@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from localllm.cli.arguments import model_reference
 from localllm.cli.columns import format_columns
 from localllm.cli.line_input import BLOCK_QUOTE, LineInput
 from localllm.cli.list import print_models
@@ -71,7 +72,7 @@ def _load(chat: Chat, line: str) -> None:
         print("Usage:\n  /load <modelname>")
         return
     previous = chat.session.model
-    chat.session.model = words[1]
+    chat.session.model = model_reference(words[1])
     print(f"Loading model '{words[1]}'")
     try:
         load(chat.client, chat.session)

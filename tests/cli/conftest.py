@@ -21,8 +21,9 @@ Reply = tuple[int, list[Any] | bytes]
 
 
 class FakeDaemon:
-    """Records requests, and in `gone` those whose client went away; `pieces` is the answer to generate and chat, `replies` overrides whole endpoints.
+    """Records requests, and in `gone` the paths of those whose client went away.
 
+    `pieces` is the answer to generate and chat, `replies` overrides whole endpoints.
     A reply is (status, body): a list is sent as one JSON line per item (a float among them is a pause in seconds).
     """
 

@@ -326,3 +326,26 @@ def test_a_missing_model_is_pulled_with_bars(daemon: Any, terminal: Callable[...
 def test_requests_and_answers_are_json_that_any_server_reads(daemon: Any, cli: Cli) -> None:
     cli("run", "m", "é\u2028\ud83d\ude00")
     assert json.dumps(asked(daemon)["prompt"]) == json.dumps("é\u2028??")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("m:latest", "m:latest"),
+        ("dir/m.gguf", "file:{cwd}/dir/m.gguf"),
+        ("./dir/m.gguf", "file:{cwd}/dir/m.gguf"),
+        ("{cwd}/dir/m.gguf", "file:{cwd}/dir/m.gguf"),
+        ("file:dir/new.gguf", "file:{cwd}/dir/new.gguf"),
+        ("file:///x/m.gguf", "file:///x/m.gguf"),
+        ("user/name.gguf", "user/name.gguf"),
+        ("pip:some-wheel", "pip:some-wheel"),
+    ],
+)
+def test_paths_of_files_are_made_absolute(
+    daemon: Any, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, sent: str
+) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir" / "m.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    cli("run", given.format(cwd=tmp_path), "hi")
+    assert asked(daemon)["model"] == sent.format(cwd=tmp_path)
