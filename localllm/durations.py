@@ -113,6 +113,6 @@ def parse_keep_alive(value: Any) -> int:
     if isinstance(value, str):
         duration_ns = parse_go_duration(value)
         return FOREVER_NS if duration_ns < 0 else duration_ns
-    if value < 0 or not math.isfinite(value):
+    if value < 0 or value > FOREVER_NS or math.isnan(value):
         return FOREVER_NS
     return min(int(Decimal(value) * NS_PER_S), FOREVER_NS)

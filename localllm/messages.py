@@ -39,6 +39,8 @@ class Record:
     @classmethod
     def from_json(cls: type[_R], obj: dict[str, Any]) -> _R:
         """The inverse of `to_json`. Raises: FrameError where a required field is missing."""
+        if not isinstance(obj, dict):
+            raise FrameError(f"{cls.__name__}: not an object")
         values = {}
         for f in dataclasses.fields(cls):
             if f.name in obj:
@@ -324,9 +326,10 @@ def decode_body(body: bytes) -> Message:
         obj = json.loads(body.decode("utf-8", "surrogatepass"))
     except ValueError as error:
         raise FrameError(f"frame is not JSON: {error}") from error
-    if not isinstance(obj, dict) or obj.get("type") not in MESSAGES:
+    kind = obj.get("type") if isinstance(obj, dict) else None
+    if not isinstance(kind, str) or kind not in MESSAGES:
         raise FrameError("frame is not an object with a known type")
-    return MESSAGES[obj["type"]].from_json(obj)
+    return MESSAGES[kind].from_json(obj)
 
 
 def read_frame(stream: BinaryIO) -> Message | None:

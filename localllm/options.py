@@ -10,6 +10,7 @@ import copy
 import difflib
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from localllm.errors import OptionError
 logger = logging.getLogger(__name__)
 
 _INT64_MAX = 2**63 - 1
+_FLOAT_MAX = sys.float_info.max
 _logged_unknown: set[str] = set()
 
 
@@ -122,7 +124,7 @@ def _wrong_type(name: str, expected: str) -> OptionError:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _FLOAT_MAX
 
 
 def _read_integer(name: str, value: Any) -> int:

@@ -1,0 +1,134 @@
+"""The environment variables: twins, forms of values, what is refused."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localllm import env
+from localllm.durations import FOREVER_NS
+from localllm.errors import SettingError
+
+S = 10**9
+Set = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith((env.PREFIX, env.TWIN_PREFIX)):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "url"),
+    [
+        ("", ("http", "127.0.0.1", 11434, ""), "http://127.0.0.1:11434"),
+        ("box", ("http", "box", 11434, ""), "http://box:11434"),
+        ("box:80", ("http", "box", 80, ""), "http://box:80"),
+        (":1234", ("http", "127.0.0.1", 1234, ""), "http://127.0.0.1:1234"),
+        ("0.0.0.0", ("http", "0.0.0.0", 11434, ""), "http://127.0.0.1:11434"),
+        ("http://box", ("http", "box", 80, ""), "http://box:80"),
+        ("https://box", ("https", "box", 443, ""), "https://box:443"),
+        ("HTTPS://box:1/a/b/", ("https", "box", 1, "/a/b"), "https://box:1/a/b"),
+        ("[::1]", ("http", "::1", 11434, ""), "http://[::1]:11434"),
+        ("[::1]:99", ("http", "::1", 99, ""), "http://[::1]:99"),
+        ("::1", ("http", "::1", 11434, ""), "http://[::1]:11434"),
+        ("[::]:99", ("http", "::", 99, ""), "http://[::1]:99"),
+        (' "box:5" ', ("http", "box", 5, ""), "http://box:5"),
+    ],
+)
+def test_host(monkeypatch: pytest.MonkeyPatch, text: str, address: Any, url: str) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", text)
+    assert env.host() == address and env.connect_url() == url
+
+
+@pytest.mark.parametrize("text", ["box:99999", "box:port", "ftp://box", "[::1", "a:b:c"])
+def test_bad_hosts(monkeypatch: pytest.MonkeyPatch, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", text)
+    assert env.host().port == 11434 and "OLLAMA_HOST" in caplog.text
+    monkeypatch.setenv("LOCALLLM_HOST", text)
+    with pytest.raises(SettingError, match="LOCALLLM_HOST"):
+        env.host()
+
+
+def test_ours_counts_before_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_MAX_QUEUE", "7")
+    assert env.max_queue() == 7
+    monkeypatch.setenv("LOCALLLM_MAX_QUEUE", "9")
+    assert env.max_queue() == 9
+    monkeypatch.setenv("LOCALLLM_MAX_QUEUE", "  ")
+    assert env.max_queue() == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ns"),
+    [
+        ("", 300 * S),
+        ("-1", FOREVER_NS),
+        ("-1s", FOREVER_NS),
+        ("0", 0),
+        ("30", 30 * S),
+        ("2s", 2 * S),
+        ("1h30m", 5400 * S),
+    ],
+)
+def test_keep_alive(monkeypatch: pytest.MonkeyPatch, text: str, duration_ns: int) -> None:
+    monkeypatch.setenv("LOCALLLM_KEEP_ALIVE", text)
+    assert env.keep_alive_ns() == duration_ns
+
+
+@pytest.mark.parametrize(("text", "timeout_s"), [("", 300.0), ("0", None), ("-1", None), ("10", 10.0), ("1m", 60.0)])
+def test_load_timeout(monkeypatch: pytest.MonkeyPatch, text: str, timeout_s: float | None) -> None:
+    monkeypatch.setenv("LOCALLLM_LOAD_TIMEOUT", text)
+    assert env.load_timeout_s() == timeout_s
+
+
+@pytest.mark.parametrize(
+    ("text", "claim"), [("", False), ("0", False), ("false", False), ("F", False), ("1", True), ("no", True)]
+)
+def test_booleans(monkeypatch: pytest.MonkeyPatch, text: str, claim: bool) -> None:
+    monkeypatch.setenv("LOCALLLM_NOPRUNE", text)
+    assert env.noprune() is claim
+
+
+def test_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert env.models_dir() == tmp_path / ".localllm/models"
+    monkeypatch.setenv("LOCALLLM_STATE_DIR", str(tmp_path / "state"))
+    assert env.models_dir() == tmp_path / "state/models" and env.state_dir() == tmp_path / "state"
+    monkeypatch.setenv("OLLAMA_MODELS", "~/shared")
+    assert env.models_dir() == tmp_path / "shared"
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path / "cache"))
+    assert env.cache_dir() == tmp_path / "cache"
+
+
+def test_lists_and_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_ORIGINS", " https://a , https://b,, ")
+    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "Q8_0")
+    monkeypatch.setenv("LOCALLLM_NUM_PARALLEL", "0")
+    assert env.origins() == ["https://a", "https://b"] and env.kv_cache_type() == "q8_0" and env.num_parallel() == 1
+
+
+def test_check_finds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert env.check() == []
+    monkeypatch.setenv("LOCALLLM_MAX_QUEUE", "many")
+    monkeypatch.setenv("LOCALLLM_KV_CACHE_TYPE", "q3")
+    monkeypatch.setenv("LOCALLLM_NUM_THREAD", "2")
+    monkeypatch.setenv("OLLAMA_UNKNOWN", "1")
+    problems = [(str(problem), problem.hint) for problem in env.check()]
+    assert [text.partition(" cannot")[0] for text, _ in problems] == [
+        "LOCALLLM_MAX_QUEUE='many'",
+        "LOCALLLM_KV_CACHE_TYPE='q3'",
+        "unknown environment variable: LOCALLLM_NUM_THREAD",
+    ]
+    assert problems[-1][1] == "did you mean `LOCALLLM_NUM_THREADS`?"
+
+
+def test_every_function_has_a_row() -> None:
+    names = {variable.name.lower() for variable in env.VARIABLES}
+    functions = {"keep_alive": "keep_alive_ns", "load_timeout": "load_timeout_s", "models": "models_dir"}
+    for name in names - {"cpu"}:
+        assert callable(getattr(env, functions.get(name, name)))
