@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from localllm.engine import Entry, KVCacheFullError, NoSlotError
+from localllm.engine import Entry, KVCacheFullError
 from localllm.messages import Message
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
@@ -111,7 +111,7 @@ class Batch:
                 self._active.append(generation)
             try:
                 generation.start(self._kept.acquire(generation.prompt.tokens))
-            except NoSlotError as error:
+            except Exception as error:
                 self._fail(generation, error)
 
     def _plan(self) -> list[tuple[Generation, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from localllm import env
 from localllm.engine import Engine
 from localllm.engine.sequence import n_pages_for
 from localllm.gguf import GGUFFile, open_gguf
-from localllm.messages import LoadRequest, Progress, Ready
+from localllm.messages import LoadRequest, Message, Progress, Ready
 from localllm.runner.batch import EngineLike
 from localllm.runner.outbox import Outbox
 from localllm.runner.templates import Templates
@@ -19,6 +21,7 @@ DEFAULT_N_CTX = 4096
 DEFAULT_N_BATCH = 512
 # Sequences beyond those of running requests, kept for conversations that go on.
 N_SPARE_SEQUENCES = 4
+REPORT_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,28 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         kv_cache_type=request.kv_cache_type,
         cache_dir=cache_dir,
         model_digest=spec.model_digest,
-        on_progress=lambda status, completed, total: outbox.send(Progress(status, completed, total)),
+        on_progress=Reporter(outbox.send),
     )
     insert = ["insert"] if can_insert(tokenizer, templates) else []
     capabilities = ["completion", *insert, *templates.capabilities]
     ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, capabilities)
     return Model(spec.name, engine, tokenizer, templates, n_parallel, ready, gguf)
+
+
+class Reporter:
+    """Passes progress on, not more often than people can see; the end of a status always."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._last_status: str | None = None
+        self._last_s = 0.0
+
+    def __call__(self, status: str, completed: int, total: int) -> None:
+        now = time.monotonic()
+        is_news = status != self._last_status or completed >= total
+        if is_news or now - self._last_s >= REPORT_INTERVAL_S:
+            self._last_status, self._last_s = status, now
+            self._send(Progress(status, completed, total))
 
 
 def choose_n_ctx(num_ctx: int, n_ctx_train: int) -> int:

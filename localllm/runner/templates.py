@@ -22,9 +22,8 @@ class Templates:
     """
 
     def __init__(self, metadata: Mapping[str, Any], go_source: str | None, bos: str, eos: str) -> None:
-        jinja, tools = metadata.get(KEY), metadata.get(TOOLS_KEY)
-        self._jinja = _compiled(lambda: ChatTemplate(str(jinja), bos, eos)) if jinja else None
-        self._tools = _compiled(lambda: ChatTemplate(str(tools), bos, eos)) if tools else None
+        self._jinja = _jinja(metadata.get(KEY), bos, eos)
+        self._tools = _jinja(metadata.get(TOOLS_KEY), bos, eos)
         self._go = _compiled(lambda: GoTemplate(go_source)) if go_source else None
         self._fallback = ChatTemplate(None, bos, eos)
 
@@ -63,6 +62,10 @@ class Templates:
             except TemplateError:
                 continue
         return found
+
+
+def _jinja(source: Any, bos: str, eos: str) -> ChatTemplate | TemplateError | None:
+    return _compiled(lambda: ChatTemplate(source, bos, eos)) if isinstance(source, str) and source else None
 
 
 def _compiled(make: Callable[[], T]) -> T | TemplateError:

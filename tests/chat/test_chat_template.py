@@ -103,7 +103,7 @@ def test_a_system_text_that_would_be_dropped_is_folded_too() -> None:
 
 
 def test_developer_null_and_typed_content() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "developer", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]},
         {"role": "user", "content": None},
     ]

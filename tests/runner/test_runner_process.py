@@ -37,6 +37,7 @@ from localllm.messages import (
     encode_frame,
     read_frame,
 )
+from localllm.runner.model import Reporter, choose_n_ctx
 from localllm.runner.outbox import Outbox
 from localllm.runner.service import Service
 
@@ -149,6 +150,29 @@ def test_a_model_that_cannot_be_loaded(pipes: Any) -> None:
     while not runner.exits and time.monotonic() < deadline:
         time.sleep(0.01)
     assert runner.exits == [1]
+
+
+def test_progress_is_thinned_out_but_never_loses_an_end() -> None:
+    sent: list[Any] = []
+    report = Reporter(sent.append)
+    for status in ("compiling kernels", "repacking weights"):
+        for completed in range(1001):
+            report(status, completed, 1000)
+    assert [(m.status, m.completed) for m in sent if m.completed in (0, 1000)] == [
+        ("compiling kernels", 0),
+        ("compiling kernels", 1000),
+        ("repacking weights", 0),
+        ("repacking weights", 1000),
+    ]
+    assert len(sent) < 20
+
+
+@pytest.mark.parametrize(
+    ("num_ctx", "n_ctx_train", "n_ctx"),
+    [(0, 8192, 4096), (0, 2048, 2048), (9000, 8192, 8192), (64, 8192, 64), (99, 0, 99)],
+)
+def test_the_context_in_force(num_ctx: int, n_ctx_train: int, n_ctx: int) -> None:
+    assert choose_n_ctx(num_ctx, n_ctx_train) == n_ctx
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_queues_of_filters_over_linear_probabilities(order: str, k: int, p: floa
     lowest = 0
     for letter in order:
         size = len(candidates)
-        sampler = {"k": TopK(k), "p": TopP(p, 1), "m": MinP(m, 1)}[letter]
+        sampler: Any = {"k": TopK(k), "p": TopP(p, 1), "m": MinP(m, 1)}[letter]
         if sampler.is_active:
             sampler.apply(candidates)
         if letter == "k":
