@@ -95,31 +95,38 @@ def build_merges(texts: Sequence[bytes], merges: Iterable[bytes]) -> Merges:
 
     A pair that is listed twice keeps its first rank; an entry without a space is never used.
     """
-    tokens = {text: token for token, text in enumerate(texts)}
-    extra: dict[bytes, int] = {}
-    n_vocab = len(texts)
-
-    def symbol(text: bytes) -> int:
-        token = tokens.get(text)
-        return extra.setdefault(text, n_vocab + len(extra)) if token is None else token
-
-    pairs: dict[tuple[int, int], int] = {}
+    symbols = {text: token for token, text in enumerate(texts)}
+    extra: list[bytes] = []
+    pairs, merged = [], []
     for merge in merges:
         cut = merge.find(b" ", 1)
-        if cut >= 0:
-            left, right = merge[:cut], merge[cut + 1 :]
-            pairs.setdefault((symbol(left), symbol(right)), symbol(left + right))
-    left_right = np.array(list(pairs), np.uint32).reshape(-1, 2)
-    lefts, rights = left_right[:, 0].copy(), left_right[:, 1].copy()
-    starts, rows = Buckets.group(_pair_hashes(lefts, rights))
-    merged = np.fromiter(pairs.values(), np.uint32, len(pairs))
-    return Merges(lefts, rights, merged, starts, rows, tuple(extra), _cross_words(texts, extra, set(pairs.values())))
+        left, right = merge[:cut], merge[cut + 1 :]
+        whole_text = left + right
+        try:
+            first, second, whole = symbols[left], symbols[right], symbols[whole_text]
+        except KeyError:
+            if cut < 0:
+                continue
+            parts = (left, right, whole_text)
+            for part in parts:
+                if part not in symbols:
+                    symbols[part] = len(texts) + len(extra)
+                    extra.append(part)
+            first, second, whole = (symbols[part] for part in parts)
+        pairs.append(first << 32 | second)
+        merged.append(whole)
+    return _indexed(np.array(pairs, np.uint64), np.array(merged, np.uint32), [*texts, *extra], len(texts))
 
 
-def _cross_words(texts: Sequence[bytes], extra: Iterable[bytes], merged: Iterable[int]) -> bool:
-    """Whether a merge result has a ▁ after something that is not ▁."""
-    space, everything = SPACE.encode(), [*texts, *extra]
-    return any(space in everything[symbol].lstrip(space) for symbol in merged if space in everything[symbol])
+def _indexed(pairs: npt.NDArray[np.uint64], merged: U32Array, everything: Sequence[bytes], n_vocab: int) -> Merges:
+    keep = np.sort(np.unique(pairs, return_index=True)[1])
+    pairs, merged = pairs[keep], merged[keep]
+    left, right = (pairs >> np.uint64(32)).astype(np.uint32), pairs.astype(np.uint32)
+    starts, rows = Buckets.group(_pair_hashes(left, right))
+    space = SPACE.encode()
+    results = [everything[symbol] for symbol in np.unique(merged).tolist()]
+    crosses_words = any(space in text and space in text.lstrip(space) for text in results)
+    return Merges(left, right, merged, starts, rows, tuple(everything[n_vocab:]), crosses_words)
 
 
 class _PairRanks(dict[int, int]):

@@ -1,8 +1,8 @@
 """Keeps arrays that are slow to compute in one file per vocabulary; it does not know what is in them.
 
-    magic 8 bytes | key blake2b 32 | checksum blake2b 32 | n_sections u32, name and extent of each | the arrays
+    magic 8 bytes | key 32 | SHA-256 of the rest 32 | n_sections u32, name and extent of each | the arrays
 
-The checksum covers all that follows it. A file that does not match its key or checksum counts as absent.
+A file that does not match its key or checksum counts as absent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Sections = Mapping[str, npt.NDArray[Any]]
 
 def digest(parts: Iterable[bytes]) -> bytes:
     """A key for the given bytes; the division into parts counts."""
-    key = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    key = hashlib.sha256()
     for part in parts:
         key.update(struct.pack("<Q", len(part)))
         key.update(part)
@@ -81,7 +81,7 @@ def _path(folder: Path, key: bytes) -> Path:
 
 
 def _header(key: bytes, body: bytes | memoryview) -> bytes:
-    return MAGIC + key + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+    return MAGIC + key + hashlib.sha256(body).digest()
 
 
 def _pack(sections: Sections) -> bytes:

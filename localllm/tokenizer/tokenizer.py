@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 FORMAT = b"localllm-tokenizer-1"  # part of every cache key: raise it when a section changes its meaning
 SUPPORTED_MODELS = ("bert", "gemma4", "gpt2", "llama")
 PREFIX = "tokenizer.ggml."
+MAX_TEXT_BYTES = 1 << 30
 
 
 class TokenizerModel(Protocol):
@@ -207,6 +208,10 @@ class _Loader:
         value = self.f.metadata.raw(PREFIX + key)
         if value is None or value.element_type is not ValueType.STRING:
             raise TokenizerError(f"{self.f.path}: missing key {PREFIX + key!r}, expected an array of strings")
+        if value.n_bytes >= MAX_TEXT_BYTES:
+            raise TokenizerError(
+                f"{self.f.path}: key {PREFIX + key!r} has {value.n_bytes} bytes, expected less than {MAX_TEXT_BYTES}"
+            )
         return value.raw()
 
     def _count(self, key: str) -> int:
@@ -295,7 +300,8 @@ class _Loader:
         elif self.model == "llama":
             from localllm.tokenizer.spm import build_model
 
-            arrays["sentencepiece"] = np.frombuffer(build_model(texts, scores, self.types), np.uint8)
+            model = build_model(self.tokens, starts, texts, scores, self.types)
+            arrays["sentencepiece"] = np.frombuffer(model, np.uint8)
         return arrays
 
     def _model(self, special: SpecialTokens) -> TokenizerModel:
