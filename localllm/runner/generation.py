@@ -47,7 +47,8 @@ class Generation:
         self._tokenizer = tokenizer
         self._n_ctx = n_ctx
         self._send = send
-        self._answer = Answer(tokenizer, request.options.get("stop") or (), prompt.splitter)
+        stops = (*(request.options.get("stop") or ()), *prompt.stops)
+        self._answer = Answer(tokenizer, stops, prompt.splitter)
         self._limit = n_predicted_at_most(request.options.get("num_predict", -1), n_ctx)
         self._generated: list[int] = []
         self._n_cached = self._n_shifted = 0

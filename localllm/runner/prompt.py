@@ -19,8 +19,8 @@ OPEN_THINKING = "<think>"
 
 @dataclass(frozen=True)
 class Prompt:
-    """`tokens` to evaluate; `text` as rendered; what was dropped to make them fit; how to split the answer;
-    `n_messages` that were rendered."""
+    """`tokens` to evaluate; `text` as rendered from `n_messages`; what was dropped to make them fit; how to split the
+    answer, and texts that end it."""
 
     text: str
     tokens: list[int]
@@ -28,6 +28,7 @@ class Prompt:
     n_dropped_tokens: int = 0
     splitter: ThinkingSplitter | None = None
     n_messages: int = 0
+    stops: tuple[str, ...] = ()
 
 
 class PromptBuilder:
@@ -51,12 +52,12 @@ class PromptBuilder:
         """
         self._check(request)
         if request.suffix:
-            return self._cut(request, "", self._insert_tokens(request))
+            return self._cut(request, Prompt("", self._insert_tokens(request)))
         if request.raw:
-            return self._cut(request, request.prompt, self._encode(request.prompt))
+            return self._cut(request, self._plain(request.prompt))
         if request.kind == "chat":
             return self._chat(request)
-        return self._generate(request)
+        return self._cut(request, self._generate(request))
 
     def _check(self, request: GenerateRequest) -> None:
         if request.format not in (None, ""):
@@ -70,12 +71,13 @@ class PromptBuilder:
     def _generate(self, request: GenerateRequest) -> Prompt:
         system = [{"role": "system", "content": request.system}] if request.system else []
         messages = [*system, *request.messages, {"role": "user", "content": request.prompt}]
-        if self._templates.is_missing and request.template is None and len(messages) == 1:
-            text, splitter = request.prompt, None  # a base model continues its prompt
-        else:
-            text, splitter = self._render(request, messages)
-        tokens = self._encode(text, is_start=not request.context)
-        return self._cut(request, text, [*(request.context or []), *tokens], splitter)
+        is_base = self._templates.is_missing and request.template is None and len(messages) == 1
+        if is_base:  # without a template, a model continues its prompt
+            return self._plain(request.prompt, request.context)
+        return self._rendered(request, messages)
+
+    def _plain(self, text: str, context: list[int] | None = None) -> Prompt:
+        return Prompt(text, [*(context or []), *self._encode(text, is_start=not context)])
 
     def _chat(self, request: GenerateRequest) -> Prompt:
         """Drop the oldest turns until the rest fits; system messages and the last message always stay."""
@@ -91,8 +93,12 @@ class PromptBuilder:
         return replace(shortened, n_dropped_messages=n_dropped, n_dropped_tokens=n_tokens)
 
     def _rendered(self, request: GenerateRequest, messages: list[Message]) -> Prompt:
-        text, splitter = self._render(request, messages)
-        return Prompt(text, self._encode(text), splitter=splitter, n_messages=len(messages))
+        template = self._template(request)
+        text = template.render(messages, tools=request.tools, **_thinking(request, template))
+        is_open = text.rstrip().endswith(OPEN_THINKING)
+        splitter = ThinkingSplitter(is_open) if template.supports_thinking else None
+        plain = self._plain(text, request.context)
+        return replace(plain, splitter=splitter, n_messages=len(messages), stops=self._templates.stops(template))
 
     def _shortened(self, request: GenerateRequest) -> Prompt | None:
         """The conversation from the earliest turn on that fits; None if there is no such turn."""
@@ -110,33 +116,28 @@ class PromptBuilder:
         first = bisect_left(turns, True, key=lambda cut: begun_at(cut) is not None)
         return next((prompt for cut in [*turns[first:], *inner] if (prompt := begun_at(cut))), None)
 
-    def _cut(
-        self, request: GenerateRequest, text: str, tokens: list[int], splitter: ThinkingSplitter | None = None
-    ) -> Prompt:
+    def _cut(self, request: GenerateRequest, prompt: Prompt) -> Prompt:
         """Keep the first num_keep tokens and drop the middle so that about half of the context is free, as Ollama."""
+        tokens, limit = prompt.tokens, max(1, self._n_ctx - 1)
+        n_all = len(tokens)
         if not tokens:
             raise RequestError("the prompt is empty")
-        n_all, limit = len(tokens), max(1, self._n_ctx - 1)
         if n_all <= limit:
-            return Prompt(text, tokens, splitter=splitter)
+            return prompt
         if not (request.truncate and request.shift):
             raise self._too_long(n_all)
         n_keep = n_kept(request.options.get("num_keep", 0), tokens, n_all, self._tokenizer.bos_id, self._n_ctx)
         n_left = self._n_ctx - (self._n_ctx - n_keep) // 2
         tokens = [*tokens[:n_keep], *tokens[n_all - (n_left - n_keep) :]][:limit]
-        return Prompt(text, tokens, 0, n_all - len(tokens), splitter)
+        return replace(prompt, tokens=tokens, n_dropped_tokens=n_all - len(tokens))
 
-    def _render(self, request: GenerateRequest, messages: list[Message]) -> tuple[str, ThinkingSplitter | None]:
+    def _template(self, request: GenerateRequest) -> Template:
         template = self._templates.choose(request.template, has_tools=bool(request.tools))
         if request.tools and not template.supports_tools:
             raise RequestError(f"{self._name} does not support tools")
         if request.think and not template.supports_thinking:
             raise RequestError(f'"{self._name}" does not support thinking')
-        text = template.render(messages, tools=request.tools, **_thinking(request, template))
-        splitter = None
-        if template.supports_thinking:
-            splitter = ThinkingSplitter(is_open=text.rstrip().endswith(OPEN_THINKING))
-        return text, splitter
+        return template
 
     def _insert_tokens(self, request: GenerateRequest) -> list[int]:
         """Fill-in-the-middle: by the Go template if it knows `.Suffix`, else by the vocabulary's own tokens."""

@@ -11,6 +11,8 @@ from localllm.errors import TemplateError
 KEY = "tokenizer.chat_template"
 TOOLS_KEY = f"{KEY}.tool_use"
 
+CHATML_END = "<|im_end|>"
+
 Template = ChatTemplate | GoTemplate
 T = TypeVar("T", ChatTemplate, GoTemplate)
 
@@ -45,6 +47,10 @@ class Templates:
         if isinstance(chosen, TemplateError):
             raise chosen
         return chosen
+
+    def stops(self, template: Template) -> tuple[str, ...]:
+        """Texts that end an answer: a model that knows no ChatML may spell its end mark in ordinary tokens."""
+        return (CHATML_END,) if template is self._fallback else ()
 
     def for_insert(self, override: str | None) -> GoTemplate | None:
         """A Go template that says where the text after the hole goes, if there is one."""

@@ -202,3 +202,10 @@ def test_seeds(script_runner: Any) -> None:
     assert runner.result(other).done
     assert run(43) != reference
     assert run(1, temperature=0) == run(2, temperature=0)
+
+
+def test_the_fallback_template_ends_at_its_end_mark(script_runner: Any) -> None:
+    runner = script_runner(["he said", "<|im_", "end|>", "more"], metadata={"tokenizer.chat_template": None})
+    runner.engine.logits_of = _after(runner.tokenizer, "\n", runner.engine.logits_of)
+    result = runner.chat([{"role": "user", "content": "u"}])
+    assert (result.text, result.done.done_reason) == ("he said", "stop")
