@@ -145,6 +145,7 @@ def test_light_layers_name_no_heavy_import() -> None:
         ("localllm.cli", LIGHT["localllm.cli"]),
         ("localllm.client", LIGHT["localllm.client"]),
         ("localllm.server", HEAVY),
+        ("localllm.runner.templates", HEAVY),  # the server asks it what a model can do
     ],
 )
 def test_importing_a_light_layer_loads_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:

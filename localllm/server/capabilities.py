@@ -1,12 +1,10 @@
 """What a model can do, told from its GGUF's metadata and its templates before it is loaded.
 
-It knows nothing of how prompts are rendered. Where the store has a Go template for the model, that one counts,
-else the GGUF's own Jinja template.
+It knows nothing of how prompts are rendered: which template counts, and what that supports, is the runner's code.
 """
 
 import asyncio
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,16 @@ from typing import Any
 from localllm.gguf.header import Header
 from registry.store import ResolvedModel
 
-THINKING_FAMILIES = ("gptoss", "gpt-oss")
+# Either name of each of the three tokens around a hole.
+_INSERT_TOKENS = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
 _CACHE_SIZE = 256
 
 
 async def capabilities_of(model: ResolvedModel) -> list[str]:
     """Some of `completion`, `tools`, `insert`, `embedding`, `thinking`, in that order.
 
-    Images cannot be read by this runner, so `vision` is never among them. Raises: GGUFError.
+    Images cannot be read by the runner, so `vision` is never among them. `insert` may be missing where only the texts
+    of the vocabulary tell of it: the loaded runner knows. Raises: GGUFError.
     """
     if not model.model_paths:
         return []
@@ -37,29 +37,16 @@ def _capabilities(path: Path, template: str | None) -> tuple[str, ...]:
 
 def find_capabilities(metadata: Mapping[str, Any], template: str | None) -> list[str]:
     """The capabilities that a GGUF's metadata and the model's Go template (None: there is none) tell of."""
-    arch = str(metadata.get("general.architecture", ""))
-    if f"{arch}.pooling_type" in metadata:
+    # Jinja is loaded when the first model is looked at, not when the daemon starts.
+    from localllm.runner.templates import Templates
+
+    if f"{metadata.get('general.architecture', '')}.pooling_type" in metadata:
         return ["embedding"]
-    found = ["completion"]
-    if template is not None:
-        tools, thinking = _go_uses("Tools", template), _go_uses("Thinking", template)
-    else:
-        jinja = metadata.get("tokenizer.chat_template")
-        jinja = jinja if isinstance(jinja, str) else ""
-        tools, thinking = "tools" in jinja or "tool_call" in jinja, _jinja_thinks(jinja)
-    if tools:
-        found.append("tools")
-    if template is not None and _go_uses("Suffix", template):
-        found.append("insert")
-    if thinking or arch in THINKING_FAMILIES:
-        found.append("thinking")
-    return found
+    templates = Templates(metadata, template, "", "")
+    inserts = templates.for_insert(None) is not None or _has_insert_tokens(metadata)
+    supported = {*templates.capabilities, *(("insert",) if inserts else ())}
+    return ["completion", *(name for name in ("tools", "insert", "thinking") if name in supported)]
 
 
-def _go_uses(variable: str, template: str) -> bool:
-    return re.search(rf"\{{\{{[^}}]*\.{variable}\b", template) is not None
-
-
-def _jinja_thinks(source: str) -> bool:
-    splits = "content.split('</think>')" in source and "reasoning_content" not in source
-    return ("<think>" in source and "</think>" in source) or splits
+def _has_insert_tokens(metadata: Mapping[str, Any]) -> bool:
+    return all(any(f"tokenizer.ggml.{name}_token_id" in metadata for name in names) for names in _INSERT_TOKENS)

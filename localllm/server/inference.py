@@ -114,8 +114,6 @@ async def check_capabilities(asked: Asked, verb: str, *, images: bool) -> None:
     body, full_name = asked.body, lookup.full_name(asked.model.name)
     if "completion" not in able:
         raise APIError(400, f'"{asked.shown}" does not support {verb}')
-    if body.get("suffix") and "insert" not in able:
-        raise APIError(400, f"{full_name} does not support insert")
     if body.get("tools") and "tools" not in able:
         raise APIError(400, f"{full_name} does not support tools")
     if body["think"] and "thinking" not in able:
@@ -175,8 +173,10 @@ class Turn:
 
 
 async def run(asked: Asked, request: GenerateRequest) -> AsyncGenerator[tuple[Message, Turn], None]:
-    """The runner's messages for one request. Raises: what loading or the runner raises."""
+    """The runner's messages for one request. Raises: what loading or the runner raises; APIError without `insert`."""
     async with await asked.daemon.scheduler.lease(asked.want, asked.keep_alive_ns) as lease:
+        if request.suffix and "insert" not in lease.ready.capabilities:
+            raise APIError(400, f"{lookup.full_name(asked.model.name)} does not support insert")
         turn = Turn(time.monotonic_ns() - asked.started_ns, lease.ready.n_ctx)
         async with aclosing(lease.generate(request)) as messages:
             async for message in messages:

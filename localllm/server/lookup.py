@@ -9,7 +9,7 @@ from typing import Any
 from localllm.messages import ModelSpec
 from localllm.server.daemon import Daemon
 from localllm.server.errors import APIError
-from registry.errors import BrokenModelError, InvalidNameError, ModelNotFoundError
+from registry.errors import BrokenModelError, ModelNotFoundError, SourceError
 from registry.manifest import ModelConfig
 from registry.names import Name, parse_name
 from registry.pull import local_name
@@ -17,17 +17,14 @@ from registry.store import ResolvedModel
 
 
 def model_name(text: str) -> Name:
-    """The name a client means; a source's reference (`pip:…`) means the name it is stored under.
+    """The name a client means; a source's reference (`pip:…`) means the name that its model is stored under.
 
     Raises: InvalidNameError.
     """
     try:
+        return local_name(text)
+    except SourceError:
         return parse_name(text)
-    except InvalidNameError as error:
-        try:
-            return local_name(text)
-        except Exception:
-            raise error from None
 
 
 async def resolve(daemon: Daemon, name: Name, shown: str) -> ResolvedModel:

@@ -4,7 +4,7 @@ Params of the model (all optional), under "fake":
     load_steps, load_delay_s   progress messages before ready, and the pause before each
     load                       "fail" (a failed message), "crash" (exit 3), "hang"
     n_ctx_train                caps the context
-    memory_bytes               reported with ready
+    memory_bytes, capabilities reported with ready
     stubborn                   ignores SIGTERM and the shutdown message
 
 The prompt (or the last chat message) is a script of words; each other word comes back as a piece of text:
@@ -74,7 +74,7 @@ def load(request: LoadRequest) -> None:
         time.sleep(600)
     n_ctx_train = fake.get("n_ctx_train", 131072)
     n_ctx = min(request.num_ctx or 4096, n_ctx_train)
-    send(Ready(n_ctx, n_ctx_train, fake.get("memory_bytes", 1000), ["completion"]))
+    send(Ready(n_ctx, n_ctx_train, fake.get("memory_bytes", 1000), fake.get("capabilities", ["completion"])))
 
 
 def answer(request: GenerateRequest) -> None:

@@ -164,10 +164,8 @@ async def test_debug_render_only(running: Running, add_model: Add) -> None:
         assert (await r.post("/api/generate", body)).json()["_debug_info"] == {"rendered_template": "text"}
 
 
-async def test_go_template_decides_capabilities(running: Running, add_model: Add) -> None:
-    add_model(
-        template="{{ if .Suffix }}{{ .Suffix }}{{ end }}{{ range .Messages }}{{ .Content }}{{ end }}", jinja=TOOLS_JINJA
-    )
+async def test_the_loaded_model_decides_whether_it_inserts(running: Running, add_model: Add) -> None:
+    add_model(params={"fake": {"capabilities": ["completion", "insert"]}})
     async with running() as r:
         asked = await asked_of_runner(r, "/api/generate", {"model": "m", "prompt": "!request", "suffix": "tail"})
         assert asked["suffix"] == "tail" and asked["system"] is None
