@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
 from localllm.messages import (
@@ -110,7 +110,7 @@ class Preparation:
     def __init__(self, model: Model, send: Callable[[Message], None]) -> None:
         self._model = model
         self._send = send
-        self._prompts = PromptBuilder(model.name, model.tokenizer, model.templates, model.engine.n_ctx)
+        self._prompts = lru_cache(8)(partial(PromptBuilder, model.name, model.tokenizer, model.templates))
         self._breakers = lru_cache(8)(self._find_breakers)
 
     def handle(self, message: Message) -> Generation | None:
@@ -134,12 +134,14 @@ class Preparation:
             logger.warning("a message of type %r is not for a runner", message.type)
 
     def _generation(self, request: GenerateRequest) -> Generation | None:
-        prompt = self._prompts.build(request)
+        # A model may have been loaded for a longer context than this request asks for.
+        n_ctx = min(request.options.get("num_ctx") or self._model.engine.n_ctx, self._model.engine.n_ctx)
+        prompt = self._prompts(n_ctx).build(request)
         if request.debug_render_only:
             self._send(Rendered(request.id, prompt.text))
             return None
         sampler = self._sampler(request.options)
-        return Generation(request, prompt, sampler, self._model.tokenizer, self._model.engine.n_ctx, self._send)
+        return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send)
 
     def _sampler(self, options: dict[str, Any]) -> Sampler:
         tokenizer = self._model.tokenizer

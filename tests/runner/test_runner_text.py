@@ -119,6 +119,13 @@ def test_without_shift_a_full_context_ends_the_text(script_runner: Any) -> None:
     assert (result.done.done_reason, result.done.stats.eval_count, result.done.truncated) == ("length", 64, None)
 
 
+def test_a_request_for_less_context_than_was_loaded(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_ctx=4096)
+    done = runner.generate("x" * 500 + "<|assistant|>", options={"num_ctx": 64}).done
+    assert done.stats.eval_count == 640 and done.truncated["tokens"] > 400
+    assert runner.generate(options={"num_ctx": 8192, "num_predict": 3}).text == "abcdef"
+
+
 def test_a_shift_keeps_the_beginning_and_the_newest(script_runner: Any) -> None:
     runner = script_runner(loop=True, n_ctx=16)
     runner.generate("12345<|assistant|>", options={"num_keep": 3, "num_predict": 12})
