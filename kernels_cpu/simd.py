@@ -116,6 +116,14 @@ def emit_store(b: Builder, value: ir.Value, addr: ir.Value, offset: int = 0) -> 
     b.store(value, emit_ptr(b, addr, value.type, offset), align=1)
 
 
+def _loop_not_unrolled(module: ir.Module) -> ir.MDValue:
+    """A new `llvm.loop` node; such a node begins with itself."""
+    disable = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    node = ir.values.MDValue(module, [disable], name=str(len(module.metadata)))
+    node.operands = (node, disable)
+    return node
+
+
 def emit_loop(
     b: Builder,
     start: ir.Value,
@@ -124,7 +132,10 @@ def emit_loop(
     carried: Sequence[ir.Value],
     body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
-    """`for i in range(start, stop, step)` over int64: `body(i, values)` gives the carried values of the next turn."""
+    """`for i in range(start, stop, step)` over int64: `body(i, values)` gives the carried values of the next turn.
+
+    LLVM is told not to unroll it: a body that fills the registers would spill, and all would compile longer.
+    """
     before = b.block
     head, inside, after = (b.append_basic_block(name) for name in ("loop", "loop.body", "loop.end"))
     b.branch(head)
@@ -139,7 +150,7 @@ def emit_loop(
     for phi, v in zip(values, body(i, values), strict=True):
         phi.add_incoming(v, b.block)
     i.add_incoming(b.add(i, const(I64, step)), b.block)
-    b.branch(head)
+    b.branch(head).set_metadata("llvm.loop", _loop_not_unrolled(b.module))
     b.position_at_end(after)
     return values
 
@@ -640,12 +651,18 @@ def fma(tyctx, x, y, z):  # type: ignore[no-untyped-def]
     return x(x, x, x), lambda ctx, b, sig, a: emit_fma(b, *a)
 
 
+def emit_pick(b: Builder, symbol: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Per lane or scalar, x where `x symbol y`, else y: also where one is NaN. Integers are signed."""
+    kind = x.type.element if isinstance(x.type, ir.VectorType) else x.type
+    compare = b.icmp_signed if isinstance(kind, ir.IntType) else b.fcmp_ordered
+    return b.select(compare(symbol, x, y), x, y)
+
+
 def _lane_select(symbol: str) -> Any:
     @intrinsic
     def pick(tyctx, x, y):  # type: ignore[no-untyped-def]
         def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-            compare = b.fcmp_ordered if x.is_float else b.icmp_signed
-            return b.select(compare(symbol, a[0], a[1]), a[0], a[1])
+            return emit_pick(b, symbol, a[0], a[1])
 
         return x(x, x), gen
 
@@ -653,6 +670,21 @@ def _lane_select(symbol: str) -> Any:
 
 
 vmin, vmax = _lane_select("<"), _lane_select(">")
+
+
+def _word_select(symbol: str) -> Any:
+    @intrinsic
+    def pick(tyctx, x, y):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            return emit_pick(b, symbol, a[0], a[1])
+
+        return types.int64(types.int64, types.int64), gen
+
+    return pick
+
+
+# Of two int64: Numba's own min and max would each be compiled as a function of its own.
+smaller, larger = _word_select("<"), _word_select(">")
 
 
 @intrinsic
@@ -713,8 +745,7 @@ def hmax(tyctx, x):  # type: ignore[no-untyped-def]
     """Largest lane; integers are signed."""
 
     def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        compare = b.fcmp_ordered if x.is_float else b.icmp_signed
-        return emit_reduce(b, a[0], lambda p, q: b.select(compare(">", p, q), p, q))
+        return emit_reduce(b, a[0], lambda p, q: emit_pick(b, ">", p, q))
 
     return _SCALAR[x.elt](x), gen
 

@@ -64,7 +64,7 @@ class Cache:
             *(count, q, q.strides[0], out, out.strides[0], self.pages, self.page_bytes),
             *(self.n_head, self.n_head_kv, self.head_dim, *where, float(self.head_dim**-0.5)),
             *(self.window, float(self.softcap), start, self.scratch.thread_bytes),
-            *(start + self.scratch.partials_offset, self.scratch.n_segments),
+            *(start + self.scratch.partials_offset, self.scratch.n_segments, attention.attention_tile.address()),
         )
         calls = [
             (*write, self.head_dim, *where),
