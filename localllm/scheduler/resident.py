@@ -55,6 +55,7 @@ class Resident:
         self.keep_alive_ns = keep_alive_ns
         self.active = 0
         self.draining = False
+        self.weights_bytes = 0
         self.expiry_timer: asyncio.TimerHandle | None = None
         self.idle_since_ns = time.time_ns()
         self.process: RunnerProcess | None = None
@@ -63,6 +64,11 @@ class Resident:
         self._streams: dict[str, asyncio.Queue[Message | LocalLLMError]] = {}
         self._last_sign = (0.0, time.monotonic())
         self.failure: RunnerError | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id, 0 before it is started."""
+        return self.process.pid if self.process is not None else 0
 
     async def load(
         self,

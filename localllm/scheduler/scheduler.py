@@ -259,7 +259,7 @@ class Scheduler:
                 resident.expires_at_ns(),
                 resident.ready.n_ctx,
                 resident.active,
-                resident.process.pid if resident.process is not None else 0,
+                resident.pid,
             )
             for resident in self._residents.values()
             if resident.state is State.READY
@@ -342,6 +342,7 @@ class Scheduler:
         task.add_done_callback(self._tasks.discard)
 
     async def _unload(self, resident: Resident) -> None:
+        logger.info("unloading %s", resident.want.model.name)
         await resident.stop()
         self._forget(resident)
         self._dispatch()
@@ -362,14 +363,17 @@ class Scheduler:
             if old is not None:
                 want = replace(want, num_ctx=max(want.num_ctx, old.want.num_ctx))
                 await self._unload(old)
-            fitted = await self._make_room(key, want)
+            estimate = await asyncio.to_thread(self._estimate_or_raise, want)
+            fitted = await self._make_room(key, want, estimate)
             resident = Resident(fitted, keep_alive_ns, self._runner_exited)
+            resident.weights_bytes = estimate.weights_bytes
             self._residents[key] = resident
             try:
                 await resident.load(self._command, self._env, self._load_timeout_s, lambda p: self._tell(key, p))
             except BaseException:
                 self._forget(resident)
                 raise
+            logger.info("loaded %s: context %d, runner %d", want.model.name, resident.ready.n_ctx, resident.pid)
             # What was asked for counts in `serves`, or a shrunk context would be reloaded for ever.
             resident.want = replace(fitted, num_ctx=want.num_ctx)
         except LocalLLMError as error:
@@ -405,15 +409,16 @@ class Scheduler:
                 if not waiter.granted.done():
                     waiter.granted.set_exception(error)
 
-    async def _make_room(self, key: ModelKey, want: LoadRequest) -> LoadRequest:
+    async def _make_room(self, key: ModelKey, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
         """Evict until the model fits in number and memory; returns `want`, with a smaller context where only that fits.
 
-        Raises: RunnerError where even an otherwise empty machine is too small; GGUFError for a damaged file.
+        Raises: RunnerError where even an otherwise empty machine is too small.
         """
-        estimate = await asyncio.to_thread(self._estimate_or_raise, want)
         while True:
             others = [resident for resident in self._residents.values() if resident.key != key]
-            needed = estimate.total_bytes(want.num_ctx, want.num_parallel)
+            # Mapped weights count as available memory, though models in use need them there.
+            reserved = sum(resident.weights_bytes for resident in others)
+            needed = estimate.total_bytes(want.num_ctx, want.num_parallel) + reserved
             if len(others) < self._max_loaded and needed <= self._available_bytes():
                 return want
             if not others:
@@ -430,7 +435,6 @@ class Scheduler:
         """Unload the one whose keep-alive is shortest, idle ones first; wait where none is idle."""
         victim = min(others, key=lambda resident: (resident.active > 0, resident.keep_alive_ns, resident.key[0]))
         if not victim.active:
-            logger.info("unloading %s to make room", victim.want.model.name)
             await self._unload(victim)
             return
         victim.draining = True
@@ -457,7 +461,7 @@ class Scheduler:
             await asyncio.sleep(WATCHDOG_INTERVAL_S)
             for resident in list(self._residents.values()):
                 if resident.state is State.READY and resident.is_hung() and resident.process is not None:
-                    logger.error("runner %d of %s hangs; ending it", resident.process.pid, resident.want.model.name)
+                    logger.error("runner %d of %s hangs; ending it", resident.pid, resident.want.model.name)
                     resident.process.kill()
 
 

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from localllm.errors import (
@@ -50,6 +51,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BrokenModelError, 404),
     (PullCanceledError, 499),
     (RequestCanceledError, 499),
+    (ClientDisconnect, 499),
     (ServerBusyError, 503),
     (LocalLLMError, 500),
     (RegistryError, 500),

@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from localllm.scheduler import RunningModel
 from localllm.server.daemon import daemon_of
 from localllm.server.lookup import details
+from localllm.server.streaming import json_response
 from localllm.server.times import format_local
 from registry.errors import RegistryError
 from registry.manifest import ModelConfig
@@ -19,7 +20,7 @@ from registry.store import ModelSummary, Store
 async def tags(request: Request) -> Response:
     """The models in the store, newest first."""
     models = await asyncio.to_thread(daemon_of(request).store.models)
-    return JSONResponse({"models": [_tag(model) for model in models]})
+    return json_response({"models": [_tag(model) for model in models]})
 
 
 def _tag(model: ModelSummary) -> dict[str, Any]:
@@ -40,7 +41,7 @@ async def ps(request: Request) -> Response:
     daemon = daemon_of(request)
     running = daemon.scheduler.running()
     records = await asyncio.to_thread(lambda: [_running(daemon.store, model) for model in running])
-    return JSONResponse({"models": records})
+    return json_response({"models": records})
 
 
 def _running(store: Store, running: RunningModel) -> dict[str, Any]:

@@ -4,12 +4,14 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 import uvicorn
 
@@ -80,7 +82,7 @@ def _pull(store: Store, reference: str, cancel: threading.Event) -> Iterator[Pro
     return pull(reference, store, inspect=inspect, catalog=Catalog(read_catalog()), cancel=cancel)
 
 
-def _give_up(*problems: LocalLLMError) -> None:
+def _give_up(*problems: LocalLLMError) -> NoReturn:
     for problem in problems:
         print(f"Error: {problem}", file=sys.stderr)
         if problem.hint:
@@ -91,8 +93,8 @@ def _give_up(*problems: LocalLLMError) -> None:
 def _start_log() -> None:
     level = logging.DEBUG if env.debug() else logging.INFO
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    # Libraries that would log what users ask for, or each event of the loop.
-    for name in ("asyncio", "httpx", "httpcore"):
+    # Libraries that would log each event of the loop, or say again what is said here.
+    for name in ("asyncio", "httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -106,7 +108,10 @@ def _listen(host: str, port: int) -> socket.socket:
         hint = "set LOCALLLM_HOST to an address of this machine"
         if error.errno == errno.EADDRINUSE:
             hint = "another localllm or Ollama may be running: stop it, or set LOCALLLM_HOST=127.0.0.1:PORT"
-        raise LocalLLMError(f"cannot listen on {shown}: {error.strerror or error}", hint=hint) from error
+        # create_server's own text repeats the address; getaddrinfo's numbers are not the system's.
+        is_systems = error.errno is not None and not isinstance(error, socket.gaierror)
+        reason = os.strerror(error.errno or 0) if is_systems else error.strerror or str(error)
+        raise LocalLLMError(f"cannot listen on {shown}: {reason}", hint=hint) from error
 
 
 class _Server(uvicorn.Server):

@@ -5,7 +5,6 @@ It knows nothing of how the model would run.
 
 import asyncio
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -102,8 +101,6 @@ def model_info(header: Header, tensors: list[TensorHeader], *, verbose: bool) ->
 def _json_value(value: Any, longest: int | None) -> Any:
     if isinstance(value, ArrayValue):
         return [_json_value(item, longest) for item in value] if longest is None or len(value) <= longest else []
-    if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no word for it
     return value
 
 

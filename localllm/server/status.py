@@ -1,9 +1,10 @@
 """GET / and /api/version: whether the daemon is there, and which."""
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from localllm import __version__
+from localllm.server.streaming import json_response
 
 
 async def root(request: Request) -> Response:
@@ -13,4 +14,4 @@ async def root(request: Request) -> Response:
 
 async def version(request: Request) -> Response:
     """The version of this program."""
-    return JSONResponse({"version": __version__})
+    return json_response({"version": __version__})

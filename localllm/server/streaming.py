@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -22,6 +23,11 @@ Record = dict[str, Any]
 Records = AsyncGenerator[Record, None]
 NDJSON = "application/x-ndjson"
 JSON = "application/json; charset=utf-8"
+
+
+def json_response(record: Record) -> Response:
+    """A whole answer of one object."""
+    return Response(_encoded(record), media_type=JSON)
 
 
 def last(records: list[Record]) -> Record:
@@ -75,14 +81,27 @@ class RecordsResponse(Response):
         response: Response
         try:
             records = [record async for record in self.records]
-            response = Response(_encoded(self.fold(records)), media_type=JSON)
+            response = json_response(self.fold(records))
         except Exception as error:
             response = response_of(error)
         await response(scope, receive, send)
 
 
 def _encoded(record: Record) -> bytes:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    try:
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(record), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for the numbers that JSON has no word for, such as the logarithm of 0."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 async def _send_line(send: Send, record: Record) -> None:

@@ -46,6 +46,7 @@ from localllm.messages import (
     read_frame,
 )
 
+TINY = {"token": "b", "logprob": float("-inf"), "bytes": [98]}
 lock = threading.Lock()
 canceled: set[str] = set()
 
@@ -140,7 +141,7 @@ def piece(request: GenerateRequest, word: str, name: str, argument: str) -> Chun
         call = {"id": "call_abcd1234", "function": {"index": 0, "name": "add", "arguments": {"a": 1}}}
         return Chunk(request.id, tool_calls=[call])
     if name == "!logprobs":
-        return Chunk(request.id, "a", logprobs=[{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}])
+        return Chunk(request.id, "a", logprobs=[{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [TINY]}])
     return Chunk(request.id, word + " ")
 
 

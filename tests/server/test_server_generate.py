@@ -50,7 +50,8 @@ async def test_generate_whole(running: Running, add_model: Add) -> None:
     assert response.headers["content-type"] == "application/json; charset=utf-8"
     whole = response.json()
     assert whole["response"] == "a ab " and whole["thinking"] == "hm" and whole["done_reason"] == "length"
-    assert [entry["token"] for entry in whole["logprobs"]] == ["a"] and whole["eval_count"] == 5
+    (entry,) = whole["logprobs"]
+    assert entry["token"] == "a" and entry["top_logprobs"][0]["logprob"] is None and whole["eval_count"] == 5
 
 
 async def test_chat_stream_and_whole(running: Running, add_model: Add) -> None:
