@@ -18,8 +18,8 @@ SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
 def _metadata(models: ModuleType, values: dict[str, Any]) -> list[tuple[str, int, Any]]:
-    kinds = {bool: models.BOOL, int: models.U32, float: models.F32, str: models.STRING}
-    return [(key, kinds[type(value)], value) for key, value in values.items()]
+    kinds = {bool: models.BOOL, int: models.U32, float: models.F32, str: models.STRING, list: models.ARRAY}
+    return [(k, kinds[type(v)], (models.I32, v) if isinstance(v, list) else v) for k, v in values.items()]
 
 
 def _vocabulary(models: ModuleType, recorded: dict[str, Any]) -> list[tuple[str, int, Any]]:
@@ -102,7 +102,7 @@ def make_tokenizer(tmp_path: Path, tiny_models: ModuleType) -> Callable[..., Tok
             kvs.append(("tokenizer.ggml.token_type", tiny_models.ARRAY, (tiny_models.I32, types)))
         if scores is not None:
             kvs.append(("tokenizer.ggml.scores", tiny_models.ARRAY, (tiny_models.F32, scores)))
-        if metadata["model"] in ("gpt2", "gemma4"):
+        if metadata.get("model") in ("gpt2", "gemma4"):
             kvs.append(("tokenizer.ggml.merges", tiny_models.ARRAY, (tiny_models.STRING, merges or [])))
         tiny_models.write_gguf(tmp_path / "vocab.gguf", kvs, [])
         with open_gguf(tmp_path / "vocab.gguf") as f:
