@@ -5,6 +5,6 @@ One file an endpoint; `app.ROUTES` is the table.
 
 from localllm.server.app import create_app
 from localllm.server.daemon import Daemon, Settings
-from localllm.server.serve import serve
+from localllm.server.process import serve
 
 __all__ = ["Daemon", "Settings", "create_app", "serve"]

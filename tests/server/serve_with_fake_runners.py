@@ -5,10 +5,9 @@ import sys
 
 from localllm.scheduler import Scheduler
 from localllm.scheduler.memory import MemoryEstimate
-from localllm.server import serve as serve_function
-from localllm.server.serve import __name__ as module_name
+from localllm.server import process
 
-sys.modules[module_name].Scheduler = functools.partial(  # type: ignore[attr-defined]
+process.Scheduler = functools.partial(  # type: ignore[assignment,misc]
     Scheduler, command=[sys.executable, sys.argv[1]], estimate=lambda want: MemoryEstimate(1000, 1.0, 0)
 )
-serve_function()
+process.serve()

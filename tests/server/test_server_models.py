@@ -152,7 +152,7 @@ async def test_a_pull_is_canceled_when_the_daemon_stops(running: Running) -> Non
 async def test_real_pull_of_a_file(
     store: Any, tmp_path: Any, tiny_models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localllm.server.serve import make_daemon
+    from localllm.server.process import make_daemon
 
     monkeypatch.setenv("LOCALLLM_MODELS", str(store.root))
     monkeypatch.setenv("LOCALLLM_STATE_DIR", str(tmp_path))
