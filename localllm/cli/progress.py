@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 WAIT_BEFORE_SPINNER_S = 0.3
+# A count from here on is one of bytes: nothing else that is loaded or pulled comes in such numbers.
+BYTES_FROM = 1_000_000
+_EXPLAINED = {
+    "compiling kernels": "compiling kernels for this processor (once)",
+    "repacking weights": "repacking weights (once)",
+}
 
 
 def show_progress(updates: Iterable[dict[str, Any]], *, delay: bool = False, transient: bool = False) -> None:
@@ -114,17 +120,17 @@ class _Bars:
         status, total = str(update.get("status", "")), int(update.get("total") or 0)
         if not status:
             return
-        key = str(update.get("digest") or status)
+        key, sized = str(update.get("digest") or status), bool(update.get("digest")) or total >= BYTES_FROM
         if key not in self._tasks:
             self._finish_current()
             self._tasks[key] = self._progress.add_task(
-                status, total=total or None, sized=bool(update.get("digest")), counted=total > 0
+                _EXPLAINED.get(status, status), total=total or None, sized=sized, counted=total > 0
             )
         task = self._tasks[key]
         self._current = task
         if total:
             completed = int(update.get("completed") or 0)
-            self._progress.update(task, total=total, completed=completed, description=status, counted=True)
+            self._progress.update(task, total=total, completed=completed, sized=sized, counted=True)
 
     def _finish_current(self) -> None:
         """A status without a count is over when the next begins."""
