@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from localllm.gguf import open_gguf
-from localllm.tokenizer import Tokenizer, cache, load_tokenizer
-from localllm.tokenizer import tokenizer as module
+from localllm.tokenizer import Tokenizer, cache, load_tokenizer, loader
 
 TEXT = "hello, 🦙 hell"
 Load = Callable[[], Tokenizer]
@@ -34,13 +33,13 @@ def load(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: ModuleType
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows each time a vocabulary is computed rather than read."""
     built: list[str] = []
-    compute = module._Loader._compute
+    compute = loader._Loader._compute
 
     def counted(*args: object) -> object:
         built.append("built")
         return compute(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module._Loader, "_compute", counted)
+    monkeypatch.setattr(loader._Loader, "_compute", counted)
     return built
 
 

@@ -207,6 +207,10 @@ class TestRefusals:
             tokenizer, _ = bpe(make_tokenizer, {}, pre=None)
         assert "no tokenizer.ggml.pre" in caplog.text and tokenizer.decode(tokenizer.encode("1234 a!")) == "1234 a!"
 
+    def test_empty_vocabulary(self, make_tokenizer: Make) -> None:
+        with pytest.raises(TokenizerError, match=r"'tokenizer.ggml.tokens' is empty"):
+            make_tokenizer([])
+
     def test_too_few_types_or_scores(self, make_tokenizer: Make) -> None:
         with pytest.raises(TokenizerError, match=r"'tokenizer.ggml.token_type' is an array of 1 int32, expected 2"):
             make_tokenizer(["a", "b"], [NORMAL])
