@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from kernels_cpu.graph import Graph, RopeSpec, Value
-from localllm.models.hparams import HParams, read_rope
+from localllm.models.hparams import MIN_FREQ_BASE, HParams, read_rope
 from localllm.models.keys import Keys
 from localllm.models.tensors import Tensors
 from localllm.models.windows import read_windows
@@ -19,7 +19,9 @@ def build(keys: Keys, t: Tensors, hp: HParams) -> Graph:
     g = Graph()
     embedding = t.matrix("token_embd.weight", hp.n_vocab, hp.n_embd)
     rope = read_rope(keys, hp.n_ctx_train)
-    rope_windowed = dataclasses.replace(rope, freq_base=keys.number("rope.freq_base_swa", rope.freq_base, low=1e-6))
+    rope_windowed = dataclasses.replace(
+        rope, freq_base=keys.number("rope.freq_base_swa", rope.freq_base, low=MIN_FREQ_BASE)
+    )
     windows = read_windows(keys, hp.n_layer, keys.integer("attention.sliding_window", 4096), period=2)
     scale = keys.number("attention.scale", 0.0) or _scale(hp)
     cap = keys.number("attn_logit_softcapping", 50.0, low=0.0)

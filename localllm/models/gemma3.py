@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from kernels_cpu.graph import Graph, RopeSpec, Value
-from localllm.models.hparams import HParams, read_rope
+from localllm.models.hparams import MIN_FREQ_BASE, HParams, read_rope
 from localllm.models.keys import Keys
 from localllm.models.tensors import Tensors
 from localllm.models.windows import read_windows
@@ -34,7 +34,7 @@ def build(keys: Keys, t: Tensors, hp: HParams) -> Graph:
 
 def _rope_windowed(keys: Keys, rope: RopeSpec) -> RopeSpec:
     """Windowed layers keep the frequencies of the short training context: another base, and no scaling."""
-    base = keys.number("rope.freq_base_swa", 10000.0, low=1e-6)
+    base = keys.number("rope.freq_base_swa", 10000.0, low=MIN_FREQ_BASE)
     return dataclasses.replace(rope, freq_base=base, freq_scale=1.0)
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from kernels_cpu.graph import RopeSpec
 from localllm.errors import UnsupportedModelError
-from localllm.models.keys import Keys
+from localllm.models.keys import MAX_NUMBER, Keys
 
 MAX_LAYERS = 512
+MIN_FREQ_BASE = 1.01
+MIN_SCALING_FACTOR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ def read_rope(keys: Keys, n_ctx_train: int) -> RopeSpec:
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModelError(f"unsupported rope scaling: `{kind}` (supported: linear, none, yarn)")
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0, low=0.0), low=0.0)
-    freq_scale = 1.0 if factor == 0.0 or kind == "none" else 1.0 / factor
+    freq_base = keys.number("rope.freq_base", 10000.0, low=MIN_FREQ_BASE)
+    freq_scale = 1.0 if kind == "none" else 1.0 / _scaling_factor(keys)
     ext_factor = keys.number("rope.scaling.yarn_ext_factor", -1.0)
     if ext_factor < 0:
         ext_factor = 1.0 if kind == "yarn" else 0.0
@@ -92,7 +94,7 @@ def read_rope(keys: Keys, n_ctx_train: int) -> RopeSpec:
     elif log_multiplier:
         attn_factor /= 1.0 + 0.1 * log_multiplier * math.log(1.0 / freq_scale)
     return RopeSpec(
-        freq_base=keys.number("rope.freq_base", 10000.0, low=1e-6),
+        freq_base=freq_base,
         freq_scale=freq_scale,
         ext_factor=ext_factor,
         attn_factor=attn_factor,
@@ -100,6 +102,15 @@ def read_rope(keys: Keys, n_ctx_train: int) -> RopeSpec:
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=1e-6),
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", 0) or n_ctx_train,
     )
+
+
+def _scaling_factor(keys: Keys) -> float:
+    """How much longer the context was made: 1.0 where the file says 0 or nothing."""
+    key = "rope.scaling.factor" if "rope.scaling.factor" in keys else "rope.scale_linear"
+    factor = keys.number(key, 0.0, low=0.0)
+    if 0.0 < factor < MIN_SCALING_FACTOR:
+        raise keys.error(key, f"0 or a number in {MIN_SCALING_FACTOR:g}..{MAX_NUMBER:g}", factor)
+    return factor or 1.0
 
 
 def _check_heads(keys: Keys, n_head: tuple[int, ...], n_head_kv: tuple[int, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from localllm.errors import GGUFError
@@ -10,7 +9,9 @@ from localllm.errors import GGUFError
 if TYPE_CHECKING:
     from localllm.gguf import GGUFFile
 
-_MAX_INTEGER = 2**31 - 1
+MAX_INTEGER = 2**31 - 1
+MAX_NUMBER = 1e9
+"""Bounds of what a hyperparameter can sensibly be, where it has no narrower ones."""
 
 
 class Keys:
@@ -26,15 +27,17 @@ class Keys:
     def __contains__(self, key: str) -> bool:
         return f"{self.arch}.{key}" in self._file.metadata
 
-    def integer(self, key: str, default: int | None = None, *, low: int = 0, high: int = _MAX_INTEGER) -> int:
+    def integer(self, key: str, default: int | None = None, *, low: int = 0, high: int = MAX_INTEGER) -> int:
         """An integer in low..high."""
         return self._in_range(key, self._get(key, int, default), low, high)
 
-    def number(self, key: str, default: float | None = None, *, low: float = -math.inf) -> float:
-        """A finite number, at least `low`."""
+    def number(
+        self, key: str, default: float | None = None, *, low: float = -MAX_NUMBER, high: float = MAX_NUMBER
+    ) -> float:
+        """A number in low..high."""
         value: float = self._get(key, float, default)
-        if not math.isfinite(value) or value < low:
-            raise self.error(key, "a finite number" + ("" if low == -math.inf else f" >= {low:g}"), value)
+        if not low <= value <= high:
+            raise self.error(key, f"a number in {low:g}..{high:g}", value)
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -49,7 +52,7 @@ class Keys:
         if default is not None and key not in self:
             return default
         values = self._file.get_per_layer(f"{self.arch}.{key}", int, n_layer)
-        return tuple(self._in_range(key, value, low, _MAX_INTEGER) for value in values)
+        return tuple(self._in_range(key, value, low, MAX_INTEGER) for value in values)
 
     def flags(self, key: str, n_layer: int) -> tuple[bool, ...] | None:
         """One flag for each layer, if the key holds an array (of numbers or booleans); else None."""

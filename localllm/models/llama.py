@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 from kernels_cpu.graph import Graph, RopeSpec, Value
-from localllm.errors import UnsupportedModelError
-from localllm.models.hparams import HParams, read_rope
+from localllm.errors import GGUFError, UnsupportedModelError
+from localllm.models.hparams import MIN_SCALING_FACTOR, HParams, read_rope
 from localllm.models.keys import Keys
 from localllm.models.tensors import Tensors
 
@@ -32,7 +32,13 @@ def _rope(keys: Keys, t: Tensors, hp: HParams) -> RopeSpec:
     """Llama 3.1 and later store their frequency scaling as one factor for each pair."""
     factors = t.optional_vector("rope_freqs.weight", hp.n_rot // 2)
     rope = read_rope(keys, hp.n_ctx_train)
-    return rope if factors is None else dataclasses.replace(rope, factors=factors.data)
+    if factors is None:
+        return rope
+    if not (factors.data >= MIN_SCALING_FACTOR).all():
+        raise GGUFError(
+            f"tensor `{factors.name}`: expected factors >= {MIN_SCALING_FACTOR:g}, got {factors.data.min()}"
+        )
+    return dataclasses.replace(rope, factors=factors.data)
 
 
 def _block(g: Graph, t: Tensors, hp: HParams, layer: int, x: Value, rope: RopeSpec, scale: float) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernels_cpu.graph import StepInputs, Weight
 from kernels_cpu.twin import Twin, dequantise
@@ -77,11 +80,11 @@ def test_an_unknown_architecture_names_the_known_ones(open_model: OpenModel) -> 
         ({"embedding_length": 512}, "tensor `token_embd.weight`: expected shape [512, 128], got [256, 128]"),
         ({"feed_forward_length": 385}, "tensor `blk.0.ffn_gate.weight`: expected shape [256, 385], got [256, 384]"),
         ({"rope__dimension_count": 127}, "`llama.rope.dimension_count`: expected an even number, got 127"),
-        ({"rope__freq_base": float("nan")}, "`llama.rope.freq_base`: expected a finite number >= 1e-06, got nan"),
-        ({"attention__layer_norm_rms_epsilon": -1.0}, "expected a finite number >= 0, got -1.0"),
+        ({"rope__freq_base": float("nan")}, "`llama.rope.freq_base`: expected a number in 1.01..1e+09, got nan"),
+        ({"attention__layer_norm_rms_epsilon": -1.0}, "epsilon`: expected a number in 0..1e+09, got -1.0"),
         (
             {"rope__scaling__factor": float("inf")},
-            "`llama.rope.scaling.factor`: expected a finite number >= 0, got inf",
+            "`llama.rope.scaling.factor`: expected a number in 0..1e+09, got inf",
         ),
     ],
 )
@@ -185,6 +188,45 @@ def test_weights_are_views_of_the_file(open_model: OpenModel) -> None:
     assert isinstance(weight, Weight) and (weight.n_rows, weight.n_cols) == (384, 256)
     assert np.shares_memory(weight.data, file.tensors[weight.name].data)
     assert dequantise(weight).shape == (384, 256)
+
+
+@pytest.fixture(scope="module")
+def hostile_file(parity_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GGUFFile]:
+    path = parity_models.make("gemma3-dense", tmp_path_factory.mktemp("hostile") / "model.gguf")
+    with open_gguf(path) as file:
+        yield file
+
+
+NUMBERS = st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 2, 3, 64, 128, 256])
+FLOATS = st.floats(width=32) | st.sampled_from([0.0, 1.0, 1.01, 1e-30, 3e38])
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_metadata_of_any_value_build_or_raise_gguf_errors(hostile_file: GGUFFile, data: st.DataObject) -> None:
+    """A model that builds has finite rotary angles."""
+    values = hostile_file.metadata._values
+    read = [key for key in values if re.match(r"gemma3\.(attention|rope|block|embed|feed|context|final)", key)]
+    scalars = [key for key in read if type(values[key]) in (int, float)]
+    before = {key: values[key] for key in data.draw(st.lists(st.sampled_from(scalars), min_size=1, max_size=3))}
+    values.update({key: data.draw(NUMBERS if type(old) is int else FLOATS) for key, old in before.items()})
+    try:
+        nodes = build(hostile_file).graph.nodes
+        tables = [node.attrs["freqs"].tables(node.attrs["n_rot"], 4) for node in nodes if node.op == "rope"]
+        assert np.isfinite(tables).all()
+    except GGUFError:
+        pass
+    finally:
+        values.update(before)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan")])
+def test_frequency_factors_must_be_positive(open_model: OpenModel, factor: float) -> None:
+    file = open_model()
+    info = file.tensors["rope_freqs.weight"]
+    file.tensors["rope_freqs.weight"] = _Bytes(info, np.full(64, factor, np.float32))  # type: ignore[assignment]
+    with pytest.raises(GGUFError, match=r"tensor `rope_freqs\.weight`: expected factors >= 0\.001, got"):
+        build(file)
 
 
 class TestWindows:
