@@ -65,10 +65,11 @@ class Access:
 
 @dataclass
 class Row:
-    """A row of the tape before it has addresses of code."""
+    """A row of the tape before it has addresses of code; `calls` are kernels it calls, its last arguments."""
 
     kernel: Kernel
     args: tuple[int, ...]
+    calls: tuple[Kernel, ...] = ()
     barrier: bool = False
 
 
@@ -92,14 +93,16 @@ class TapeWriter:
         self._touched: dict[Buffer, _Touched] = {}
         self._freed: list[Callable[[], None]] = []
 
-    def add(self, kernel: Kernel, args: tuple[int, ...], accesses: list[Access]) -> None:
+    def add(
+        self, kernel: Kernel, args: tuple[int, ...], accesses: list[Access], calls: tuple[Kernel, ...] = ()
+    ) -> None:
         """Append a row; the row before gets a barrier if this one depends on other threads' work."""
         if any(self._touched[a.buffer].conflicts(a) for a in accesses if a.buffer in self._touched):
             self.barrier()
         for a in accesses:
             touched = self._touched.setdefault(a.buffer, _Touched())
             (touched.writers if a.writes else touched.readers).add(a.split)
-        self.rows.append(Row(kernel, args))
+        self.rows.append(Row(kernel, args, calls))
 
     def last_split(self, buffer: Buffer) -> str | None:
         """How the rows since the last barrier that wrote the buffer divide it; None if there was none."""
@@ -118,13 +121,18 @@ class TapeWriter:
         """Call `action` at the next barrier."""
         self._freed.append(action)
 
+    def kernels(self) -> list[Kernel]:
+        """Every kernel that a row names."""
+        return [k for row in self.rows for k in (row.kernel, *row.args) if isinstance(k, Kernel)]
+
     def tape(self) -> npt.NDArray[np.int64]:
         """The rows as int64 [n_rows, words]. Compiles what is not compiled yet."""
-        words = FIRST_ARGUMENT + max(len(row.args) for row in self.rows)
+        words = FIRST_ARGUMENT + max(len(row.args) + len(row.calls) for row in self.rows)
         tape = np.zeros((len(self.rows), -(-words // 8) * 8), np.int64)
         for line, row in zip(tape, self.rows, strict=True):
             line[KERNEL], line[BARRIER_AFTER] = row.kernel.address(), row.barrier
-            line[FIRST_ARGUMENT : FIRST_ARGUMENT + len(row.args)] = row.args
+            args = (*row.args, *(called.address() for called in row.calls))
+            line[FIRST_ARGUMENT : FIRST_ARGUMENT + len(args)] = args
         return tape
 
 
@@ -370,14 +378,14 @@ class _Lowering:
         heads = (n_head, n_head_kv, head_dim)
         operands = (self._count(node), q.address, q.stride, out.address, out.stride, *shape, *heads)
         scratch, words = self._attention_scratch(n_head, n_head_kv, head_dim)
-        args = (*operands, *where, *numbers, *words)
+        args = (*operands, *where, *numbers, *words, attention.attention_tile)
         partial = [
             Access(q, "all"),
             Access(cache, "all"),
             Access(out, "attention", True),
             Access(scratch, "parts", True),
         ]
-        self.writer.add(attention.attention_partial, args, partial)
+        self.writer.add(attention.attention_partial, args, partial, (attention.attention_tile,))
         merge = [Access(scratch, "all", True), Access(out, f"heads{n_head}", True)]
         self.writer.add(attention.attention_merge, args, merge)
 
@@ -495,7 +503,7 @@ class TapeProgram:
         lowering = _Lowering(graph, weights, sizes, n_threads)
         self._logits = lowering.run()
         self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
-        compile_all([row.kernel for row in lowering.writer.rows], progress)
+        compile_all([k for row in lowering.writer.rows for k in (row.kernel, *row.calls)], progress)
         self.tape = lowering.writer.tape()
         self.n_barriers = sum(row.barrier for row in lowering.writer.rows)
         self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
