@@ -131,8 +131,10 @@ class Resident:
         assert self.process is not None
         if self.state is State.STOPPING:
             return RunnerError("the model was unloaded while it was answering")
-        logger.error("runner %d of %s died: %s", self.process.pid, self.want.model.name, self.process.death_note())
-        return RunnerError(STOPPED_UNEXPECTEDLY, hint=f"see the log of localllm; {self.process.death_note()}")
+        note = self.process.death_note()
+        if self.state is State.READY:  # while loading, the load itself says what happened
+            logger.error("runner %d of %s died: %s", self.process.pid, self.want.model.name, note)
+        return RunnerError(STOPPED_UNEXPECTEDLY, hint=f"see the log of localllm; {note}")
 
     def is_alive(self) -> bool:
         """Whether the process runs."""

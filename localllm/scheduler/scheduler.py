@@ -377,6 +377,7 @@ class Scheduler:
             # What was asked for counts in `serves`, or a shrunk context would be reloaded for ever.
             resident.want = replace(fitted, num_ctx=want.num_ctx)
         except LocalLLMError as error:
+            logger.error("%s was not loaded: %s", want.model.name, error)
             self._fail_waiters(want, error)
         except Exception as error:
             logger.exception("loading %s failed", want.model.name)
