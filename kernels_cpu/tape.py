@@ -121,10 +121,6 @@ class TapeWriter:
         """Call `action` at the next barrier."""
         self._freed.append(action)
 
-    def kernels(self) -> list[Kernel]:
-        """Every kernel that a row names."""
-        return [k for row in self.rows for k in (row.kernel, *row.args) if isinstance(k, Kernel)]
-
     def tape(self) -> npt.NDArray[np.int64]:
         """The rows as int64 [n_rows, words]. Compiles what is not compiled yet."""
         words = FIRST_ARGUMENT + max(len(row.args) + len(row.calls) for row in self.rows)
@@ -378,7 +374,7 @@ class _Lowering:
         heads = (n_head, n_head_kv, head_dim)
         operands = (self._count(node), q.address, q.stride, out.address, out.stride, *shape, *heads)
         scratch, words = self._attention_scratch(n_head, n_head_kv, head_dim)
-        args = (*operands, *where, *numbers, *words, attention.attention_tile)
+        args = (*operands, *where, *numbers, *words)
         partial = [
             Access(q, "all"),
             Access(cache, "all"),
