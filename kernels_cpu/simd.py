@@ -111,6 +111,12 @@ def emit_load(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.V
     return b.load(emit_ptr(b, addr, lty, offset), align=1)
 
 
+def emit_prefetch(b: Builder, addr: ir.Value) -> None:
+    """Ask for the cache line at `addr`, which need not be mapped."""
+    pointer = b.inttoptr(addr, I8.as_pointer())
+    call_llvm(b, "llvm.prefetch.p0", ir.VoidType(), pointer, const(I32, 0), const(I32, 3), const(I32, 1))
+
+
 def emit_store(b: Builder, value: ir.Value, addr: ir.Value, offset: int = 0) -> None:
     """Unaligned store of `value` to `addr + offset`."""
     b.store(value, emit_ptr(b, addr, value.type, offset), align=1)

@@ -165,7 +165,7 @@ def attention_tile(row: int, job: int, n_threads: int) -> None:
         pack(q, packed + 4 * (first * head_dim + j - first), 4 * n, head_dim, f32_bits(arg(row, 14)))
         clear(states + j * state_bytes, width)
     table = arg(row, 12) + 4 * arg(row, 13) * ld_i32(arg(row, 11) + 4 * start)
-    base = arg(row, 5) + kv_head * kv_head_bytes(head_dim)
+    base, values = arg(row, 5) + kv_head * kv_head_bytes(head_dim), 2 * PAGE_POSITIONS * head_dim
     for segment in range(ld_i64(job + 24), ld_i64(job + 32)):
         position = ld_i32(arg(row, 10) + 4 * start) - segment * SEGMENT
         begin = larger(position - window + 1, 0) if window > 0 else int64(0)
@@ -174,19 +174,27 @@ def attention_tile(row: int, job: int, n_threads: int) -> None:
         for b in range(n_batches):
             first = share(n_queries, b, n_batches)
             n = share(n_queries, b + 1, n_batches) - first
-            for p in range(begin // PAGE_POSITIONS * PAGE_POSITIONS, end, PAGE_POSITIONS):
-                keys = base + ld_i32(pages + 4 * (p // PAGE_POSITIONS)) * page_bytes
-                score(n, packed + 4 * first * head_dim, keys, head_dim, end - p, scores + 4 * p)
+            start_page, end_page = begin // PAGE_POSITIONS, (end - 1) // PAGE_POSITIONS + 1
+            kv = base + ld_i32(pages + 4 * start_page) * page_bytes
+            first_values = kv + values
+            for page in range(start_page, end_page):
+                p = page * PAGE_POSITIONS
+                ahead = base + ld_i32(pages + 4 * page + 4) * page_bytes if page + 1 < end_page else first_values
+                score(n, packed + 4 * first * head_dim, kv, head_dim, end - p, scores + 4 * p, ahead)
+                kv = ahead
             for t in range(n):
                 last = position + (first + t) // group
                 visible = last - window + 1 if window > 0 else int64(0)
                 row_scores, state = scores + 4 * SEGMENT * t, partial + t * state_bytes
                 clear(state, width)
                 soften(row_scores, begin // 16 * 16, end, visible, last + 1, f32_bits(arg(row, 16)), state)
-            for p in range(begin // PAGE_POSITIONS * PAGE_POSITIONS, end, PAGE_POSITIONS):
-                values = base + ld_i32(pages + 4 * (p // PAGE_POSITIONS)) * page_bytes + 2 * PAGE_POSITIONS * head_dim
+            kv = first_values
+            for page in range(start_page, end_page):
+                p = page * PAGE_POSITIONS
+                ahead = base + ld_i32(pages + 4 * page + 4) * page_bytes + values if page + 1 < end_page else kv
                 i, stop = larger(begin - p, 0), smaller(end - p, PAGE_POSITIONS)
-                weigh(n, scores + 4 * p, values, width, i, stop, partial + 4 * HEADER, state_bytes)
+                weigh(n, scores + 4 * p, kv, width, i, stop, partial + 4 * HEADER, state_bytes, ahead)
+                kv = ahead
             for t in range(n):
                 combine(states + (first + t) * state_bytes, partial + t * state_bytes, width)
     for j in range(n_queries):

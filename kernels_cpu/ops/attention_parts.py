@@ -25,6 +25,7 @@ from kernels_cpu.simd import (
     emit_load_f16,
     emit_loop,
     emit_pick,
+    emit_prefetch,
     emit_reduce,
     emit_splat,
     emit_store,
@@ -53,11 +54,17 @@ def _at(b: Builder, base: ir.Value, i: ir.Value, size: int) -> ir.Value:
     return b.add(base, b.mul(i, const(I64, size)))
 
 
-def _emit_score_blocks(b: Builder, n: int, n_blocks: int, q: ir.Value, k: ir.Value, d: ir.Value, s: ir.Value) -> None:
-    """Scores of n packed queries with `n_blocks` blocks of 16 positions at k, to s + SEGMENT floats for each query."""
+def _emit_score_blocks(
+    b: Builder, n: int, n_blocks: int, q: ir.Value, k: ir.Value, d: ir.Value, s: ir.Value, ahead: ir.Value
+) -> None:
+    """Scores of n packed queries with `n_blocks` blocks of 16 positions at k, to s + SEGMENT floats for each query.
+
+    As many bytes as are read at k are prefetched from `ahead` on.
+    """
 
     def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
         packed, column = _at(b, q, i, 4 * n), _at(b, k, i, 32)
+        emit_prefetch(b, _at(b, ahead, i, 32 * n_blocks))
         x = [emit_splat(b, V_F32X16, emit_load(b, F32, packed, 4 * t)) for t in range(n)]
         keys = [emit_load_f16(b, _at(b, column, d, 32 * j)) for j in range(n_blocks)]
         return [emit_fma(b, keys[m // n], x[m % n], total) for m, total in enumerate(sums)]
@@ -68,47 +75,46 @@ def _emit_score_blocks(b: Builder, n: int, n_blocks: int, q: ir.Value, k: ir.Val
 
 
 @intrinsic
-def score(tyctx, n, q, k, head_dim, n_positions, scores):  # type: ignore[no-untyped-def]
+def score(tyctx, n, q, k, head_dim, n_positions, scores, ahead):  # type: ignore[no-untyped-def]
     """Scores of n <= BATCH queries, packed [head_dim][n], with at least the first n_positions of a page's keys at k.
 
     They go to scores, 16 or 32 floats of each query, SEGMENT floats apart. A small batch takes both blocks of 16
-    positions at once, for enough independent sums to keep the multipliers busy.
+    positions at once, for enough independent sums to keep the multipliers busy. The page's worth of keys or values at
+    `ahead` is prefetched: pages are too short for the CPU to see it coming.
     """
 
     def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        n, q, k, d, n_positions, scores = a
+        n, q, k, d, n_positions, scores, ahead = a
         stop = emit_pick(b, "<", n_positions, const(I64, 32))
 
         def one_block(case: int, p: ir.Value) -> list[ir.Value]:
-            _emit_score_blocks(b, case, 1, q, _at(b, k, b.mul(d, p), 2), d, _at(b, scores, p, 4))
+            block = b.mul(b.mul(d, p), const(I64, 2))
+            _emit_score_blocks(b, case, 1, q, b.add(k, block), d, _at(b, scores, p, 4), b.add(ahead, block))
             return []
 
         def body(case: int) -> None:
             if 2 * case < BATCH:
-                _emit_score_blocks(b, case, 2, q, k, d, scores)
+                _emit_score_blocks(b, case, 2, q, k, d, scores, ahead)
             else:
                 emit_loop(b, N0, stop, 16, [], lambda p, _: one_block(case, p))
 
         emit_switch(b, n, range(1, BATCH + 1), body)
         return ctx.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), gen
+    return types.void(*[types.int64] * 7), gen
 
 
 def _emit_weigh_columns(
-    b: Builder,
-    n: int,
-    n_vectors: int,
-    w: ir.Value,
-    v: ir.Value,
-    width: ir.Value,
-    span: list[ir.Value],
-    o: list[ir.Value],
+    b: Builder, n: int, n_vectors: int, w: ir.Value, v: ir.Value, span: list[ir.Value], o: list[ir.Value], far: ir.Value
 ) -> None:
-    """o[t][16 n_vectors columns] += w[t][p] v[p] for positions p in span; v and o are at the first of the columns."""
+    """o[t][16 n_vectors columns] += w[t][p] v[p] for positions p in span; v and o are at the first of the columns.
+
+    span is first and end position, and bytes between positions. What lies `far` bytes after v is prefetched.
+    """
 
     def step(p: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        row, weight = _at(b, v, b.mul(p, width), 2), _at(b, w, p, 4)
+        row, weight = b.add(v, b.mul(p, span[2])), _at(b, w, p, 4)
+        emit_prefetch(b, b.add(row, far))
         x = [emit_splat(b, V_F32X16, emit_load(b, F32, weight, 4 * SEGMENT * t)) for t in range(n)]
         values = [emit_load_f16(b, row, 32 * j) for j in range(n_vectors)]
         return [emit_fma(b, values[m // n], x[m % n], total) for m, total in enumerate(sums)]
@@ -120,20 +126,21 @@ def _emit_weigh_columns(
 
 
 @intrinsic
-def weigh(tyctx, n, weights, v, width, first, end, out, stride):  # type: ignore[no-untyped-def]
+def weigh(tyctx, n, weights, v, width, first, end, out, stride, ahead):  # type: ignore[no-untyped-def]
     """out[t] += sum of weights[t][p] * v[p] over first <= p < end, for n <= BATCH queries and `width` columns.
 
     weights are SEGMENT floats apart, v is f16 [32][width], out is float32, `stride` bytes apart.
-    A small batch takes 32 columns at once where there are as many.
+    A small batch takes 32 columns at once where there are as many. The same positions at `ahead` are prefetched.
     """
 
     def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        n, w, v, width, first, end, out, stride = a
+        n, w, v, width, first, end, out, stride, ahead = a
+        span, far = [first, end, b.mul(width, const(I64, 2))], b.sub(ahead, v)
 
         def columns(case: int, n_vectors: int, c: ir.Value) -> list[ir.Value]:
             start = _at(b, out, c, 4)
             o = [_at(b, start, stride, t) for t in range(case)]
-            _emit_weigh_columns(b, case, n_vectors, w, _at(b, v, c, 2), width, [first, end], o)
+            _emit_weigh_columns(b, case, n_vectors, w, _at(b, v, c, 2), span, o, far)
             return []
 
         def body(case: int) -> None:
@@ -146,7 +153,7 @@ def weigh(tyctx, n, weights, v, width, first, end, out, stride):  # type: ignore
         emit_switch(b, n, range(1, BATCH + 1), body)
         return ctx.get_dummy_value()
 
-    return types.void(*[types.int64] * 8), gen
+    return types.void(*[types.int64] * 9), gen
 
 
 @intrinsic
