@@ -114,11 +114,11 @@ async def test_death_while_loading_names_the_last_line(make_scheduler: Make, wan
 
 
 async def test_a_load_without_progress_times_out(make_scheduler: Make, want: Want, ask: Ask) -> None:
-    async with started(make_scheduler(load_timeout_s=0.5)) as scheduler:
+    async with started(make_scheduler(load_timeout_s=2.0)) as scheduler:
         with pytest.raises(RunnerError, match="timed out waiting"):
             await text_of(scheduler, want(fake={"load": "hang"}), ask("x"))
         # The limit is on silence, not on the whole.
-        slow = want("b", fake={"load_steps": 4, "load_delay_s": 0.25})
+        slow = want("b", fake={"load_steps": 5, "load_delay_s": 0.5})
         assert await text_of(scheduler, slow, ask("x")) == "x "
 
 
