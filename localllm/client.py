@@ -24,6 +24,7 @@ from localllm import __version__, env  # noqa: E402
 from localllm.errors import LocalLLMError  # noqa: E402
 
 CONNECT_TIMEOUT_S = 10.0
+HEARTBEAT_TIMEOUT_S = 15.0
 
 
 class ClientError(LocalLLMError):
@@ -77,11 +78,16 @@ class Client:
         self._http.close()
 
     def is_alive(self) -> bool:
-        """Whether a server answers at the address. Raises: ClientError where one answers with a failure."""
+        """Whether a server answers at the address. Raises: ClientError where something else does."""
         try:
-            self._request("HEAD", "/")
+            self._request("HEAD", "/", timeout=HEARTBEAT_TIMEOUT_S)
         except NoServerError:
             return False
+        except ClientError as error:
+            raise ClientError(
+                f"{self.url} does not answer as a localllm server does: {error}",
+                hint="another program may hold the port; LOCALLLM_HOST=127.0.0.1:PORT chooses another one",
+            ) from error
         return True
 
     def version(self) -> str:
@@ -145,9 +151,14 @@ class Client:
     def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return self._request("POST", path, body)
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    def _request(
+        self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> httpx.Response:
+        """One whole answer; `timeout` seconds without any byte end it, None waits for ever."""
         try:
-            response = self._http.request(method, self.url + path, **_payload(body))
+            response = self._http.request(
+                method, self.url + path, timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_S), **_payload(body)
+            )
         except httpx.HTTPError as error:
             raise self._failure(error) from error
         if response.is_error:

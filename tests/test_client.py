@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_DELETE = do_POST  # noqa: N815
+            do_DELETE = do_HEAD = do_POST  # noqa: N815
 
         running.append(http.server.HTTPServer(("127.0.0.1", 0), Handler))
         threading.Thread(target=running[-1].serve_forever, args=(0.02,), daemon=True).start()
@@ -122,6 +122,13 @@ def test_nobody_listening_is_its_own_error() -> None:
             client.tags()
         with pytest.raises(NoServerError):
             list(client.pull("m"))
+
+
+def test_another_program_on_the_port_is_told_from_a_server(server: Server) -> None:
+    with Client(server(200, b"")) as client:
+        assert client.is_alive()
+    with Client(server(404, b"")) as client, pytest.raises(ClientError, match=r"^http://.* does not answer as a"):
+        client.is_alive()
 
 
 def test_proxies_of_the_environment_do_not_see_local_requests(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def _wait_until_alive(client: Client, child: subprocess.Popen[bytes], timeout_s:
     deadline = time.monotonic() + timeout_s
     while True:
         ended = child.poll() is not None
-        if client.is_alive():
+        if _answers(client):
             break
         if ended:
             return f"exit code {child.returncode}"
@@ -86,6 +86,14 @@ def _wait_until_alive(client: Client, child: subprocess.Popen[bytes], timeout_s:
     # The daemon outlives this command: nobody waits for it, and that is no leak to warn about.
     child.returncode = child.returncode or 0
     return ""
+
+
+def _answers(client: Client) -> bool:
+    """Whether the daemon answers; one that dies while it is asked does not."""
+    try:
+        return client.is_alive()
+    except ClientError:
+        return False
 
 
 def _tail(log: Path, begin: int) -> str:

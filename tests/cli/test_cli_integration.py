@@ -29,13 +29,20 @@ def model(tmp_path: Path, tiny_models: ModuleType) -> str:
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels are compiled once for all tests here."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port(monkeypatch: pytest.MonkeyPatch, cache_dir: Path) -> Iterator[int]:
     """The port that commands will start their daemon on; it is ended afterwards."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
     monkeypatch.setenv("LOCALLLM_HOST", f"127.0.0.1:{number}")
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(cache_dir))
     yield number
     for process in daemons(number):
         process.terminate()
