@@ -35,8 +35,9 @@ def open_parts(paths: AnyPath | Sequence[AnyPath]) -> list[Header]:
         headers.append(Header(given[0]))
         if _split_number(headers[0], "split.count", 1) > 1 and len(given) == 1:
             given = part_paths(headers[0])
-            headers.pop().close()
-            headers.append(Header(given[0]))
+            if given[0] != headers[0].path:
+                headers.pop().close()
+                headers.append(Header(given[0]))
         headers.extend(Header(path) for path in given[1:])
         return _in_order(headers)
     except BaseException:

@@ -80,8 +80,8 @@ class _Loader:
             self.types,
             self._partition(texts),
             _bytes_from_spelling if self.family is not None and self.family.byte_level else _words_from_spaces,
-            add_bos=self._add_bos(),
-            add_eos=self.model == "bert" or self._flag("add_eos_token", False),
+            first=special.bos if self._add_bos() else None,
+            last=self._last(special),
             add_space_prefix=self._add_space_prefix(),
             suppress_ids=self._suppress_ids(),
         )
@@ -136,6 +136,11 @@ class _Loader:
         default = self.model == "llama" if self.family is None else self.family.add_bos
         return self._flag("add_bos_token", default)
 
+    def _last(self, special: SpecialTokens) -> int | None:
+        if self.model == "bert":
+            return special.sep
+        return special.eos if self._flag("add_eos_token", False) else None
+
     def _add_space_prefix(self) -> bool:
         return self.model == "llama" and self._flag("add_space_prefix", True)
 
@@ -181,7 +186,10 @@ class _Loader:
             return WordPiece(words, special.unk, lowercase, strip_accents)
         from localllm.tokenizer.spm import SentencePiece
 
-        return SentencePiece(arrays["sentencepiece"].tobytes(), self._add_space_prefix(), special.unk)
+        try:
+            return SentencePiece(arrays["sentencepiece"].tobytes(), self._add_space_prefix(), special.unk)
+        except TokenizerError as error:
+            raise TokenizerError(f"{self.f.path}: {error}") from error
 
     def _findable(self, token: int) -> bool:
         return int(self.types[token]) not in (CONTROL, UNKNOWN, BYTE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -157,8 +157,3 @@ def _end_of_generation(special: SpecialTokens, find: Find, types: TokenTypes) ->
 def _take_back(eog: set[int], token: int, kind: int, types: TokenTypes) -> None:
     eog.discard(token)
     types[token] = kind
-
-
-def role_names() -> list[str]:
-    """The names of the single roles."""
-    return [f.name for f in fields(SpecialTokens) if f.name != "eog"]

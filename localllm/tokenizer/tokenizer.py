@@ -12,7 +12,6 @@ from localllm.errors import TokenizerError
 from localllm.tokenizer.partition import SpecialPartition
 from localllm.tokenizer.special import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SpecialTokens
 from localllm.tokenizer.texts import TokenTexts
-from localllm.tokenizer.wordpiece import WordPiece
 
 
 class TokenizerModel(Protocol):
@@ -26,7 +25,8 @@ class Tokenizer:
 
     `special` names the special tokens, `eog_ids` end a generation, `suppress_ids` are never to be sampled,
     `token_types` is int32 [n_vocab] (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte), corrected where
-    the file is known to be wrong. `add_bos` and `add_eos` say what `encode(add_special=True)` adds.
+    the file is known to be wrong. `add_bos` and `add_eos` say whether `encode(add_special=True)` adds a token before
+    and after the text (`first` and `last` of the constructor: BOS and EOS, in BERT CLS and SEP).
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Tokenizer:
         token_types: npt.NDArray[np.int32],
         partition: SpecialPartition,
         spelling: Callable[[bytes], bytes],
-        add_bos: bool,
-        add_eos: bool,
+        first: int | None,
+        last: int | None,
         add_space_prefix: bool,
         suppress_ids: frozenset[int],
     ) -> None:
@@ -50,14 +50,10 @@ class Tokenizer:
         self.bos_id, self.eos_id = special.bos, special.eos
         self.eog_ids = frozenset(special.eog)
         self.suppress_ids = suppress_ids
-        self.add_bos = add_bos and special.bos is not None
-        self.add_eos = add_eos and self._last is not None
+        self._first, self._last = first, last
+        self.add_bos, self.add_eos = first is not None, last is not None
         self.add_space_prefix = add_space_prefix
         self._pieces: dict[int, bytes] = {}
-
-    @property
-    def _last(self) -> int | None:
-        return self.special.sep if isinstance(self._model, WordPiece) else self.special.eos
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The ids of `text`.
@@ -66,7 +62,7 @@ class Tokenizer:
         `parse_special` turns the texts of control tokens into those tokens; user-defined tokens always are. Unpaired
         surrogates count as U+FFFD.
         """
-        ids = [self.special.bos] if add_special and self.add_bos and self.special.bos is not None else []
+        ids = [self._first] if add_special and self._first is not None else []
         after_special = True
         for fragment in self._partition.split(_well_formed(text), parse_special):
             if isinstance(fragment, str):
@@ -75,7 +71,7 @@ class Tokenizer:
             else:
                 ids.append(fragment)
                 after_special = True
-        if add_special and self.add_eos and self._last is not None:
+        if add_special and self._last is not None:
             ids.append(self._last)
         return ids
 
