@@ -511,7 +511,7 @@ class TapeProgram:
         _, n_out = self._step.set(step)
         self._team.run(self.tape)
         logits = self._logits.array[: n_out * self._logits.stride].view(np.float32)
-        return logits.reshape(n_out, -1)[:, : self._n_vocab]
+        return logits.reshape(n_out, self._logits.stride // 4)[:, : self._n_vocab]
 
     def close(self) -> None:
         """End the threads."""
