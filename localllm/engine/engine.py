@@ -37,7 +37,7 @@ class Engine:
         self.n_ctx = n_ctx
         self.n_batch = n_batch
         self.n_slots = n_slots
-        self._backend = backend
+        self.backend = backend
         self._pages = PageAllocator(n_pages)
         self._page_tables = np.full((n_slots, n_pages_for(n_ctx)), -1, np.int32)
         self._free_slots = list(range(n_slots - 1, -1, -1))
@@ -113,7 +113,7 @@ class Engine:
     @property
     def memory_bytes(self) -> int:
         """Memory for weights, KV cache and workspace."""
-        return self._backend.memory_bytes
+        return self.backend.memory_bytes
 
     def open_sequence(self) -> Sequence:
         """An empty sequence.
@@ -146,7 +146,7 @@ class Engine:
         try:
             for entry in entries:
                 entry.seq.hold(len(entry.tokens))
-            logits = self._backend.run(self._inputs(entries))
+            logits = self.backend.run(self._inputs(entries))
         except BaseException:
             for entry in entries:
                 entry.seq.give_back()
@@ -157,7 +157,7 @@ class Engine:
 
     def close(self) -> None:
         """Gives back the backend's threads and memory; the engine must not be used afterwards."""
-        self._backend.close()
+        self.backend.close()
 
     def _check(self, entries: Sequence_[Entry]) -> None:
         n_rows = sum(len(entry.tokens) for entry in entries)
