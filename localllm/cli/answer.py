@@ -1,16 +1,15 @@
 """Prints an answer as it arrives, its thinking apart, and its timings; it knows nothing of requests."""
 
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from localllm.cli.terminal import terminal_columns
 from localllm.cli.wrap import WordWrap
 from localllm.durations import format_go_duration
 
 GREY, PLAIN = "\x1b[90m", "\x1b[0m"
 LABEL_WIDTH = 22
-_FALLBACK_COLUMNS = 80
 # A model must not be able to steer the terminal: of the control characters only line feed and tab pass.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 for _kept in "\n\t":
@@ -81,14 +80,6 @@ class AnswerPrinter:
     def _flush_word(self) -> None:
         if self._wrap:
             self._wrap.flush()
-
-
-def terminal_columns(stream: TextIO) -> int:
-    """The width of the terminal behind `stream` at this moment."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or _FALLBACK_COLUMNS
-    except (OSError, ValueError):
-        return _FALLBACK_COLUMNS
 
 
 def print_answer(chunks: Iterator[dict[str, Any]], printer: AnswerPrinter) -> dict[str, Any]:

@@ -1,11 +1,7 @@
 """The REPL's input line: editing, history, multi-line blocks; it knows nothing of commands or models."""
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -78,43 +74,3 @@ def _key_bindings() -> KeyBindings:
         event.current_buffer.open_in_editor()
 
     return bindings
-
-
-@contextmanager
-def quiet_terminal() -> Iterator[None]:
-    """While the body runs, keys typed between two input lines are not echoed and reach the next line as they are.
-
-    Without it, the terminal itself would turn an Enter typed during an answer into the code of Ctrl-J.
-    Ctrl-C stays a signal.
-    """
-    saved = _silence()
-    try:
-        yield
-    finally:
-        if saved is not None:
-            _restore(saved)
-
-
-if sys.platform == "win32":
-
-    def _silence() -> None:
-        return None
-
-    def _restore(saved: Any) -> None:
-        pass
-
-else:
-    import termios
-
-    def _silence() -> list[Any] | None:
-        """The terminal's attributes before, None where standard input is no terminal."""
-        try:
-            saved = termios.tcgetattr(sys.stdin)
-        except (termios.error, ValueError):
-            return None
-        input_flags, local_flags = saved[0] & ~termios.ICRNL, saved[3] & ~(termios.ECHO | termios.ICANON)
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, [input_flags, *saved[1:3], local_flags, *saved[4:]])
-        return saved
-
-    def _restore(saved: list[Any]) -> None:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, saved)

@@ -5,7 +5,7 @@ import sys
 from localllm import env
 from localllm.cli.answer import AnswerPrinter, print_answer, print_timings
 from localllm.cli.daemon import ensure_running
-from localllm.cli.line_input import BLOCK_QUOTE, LineInput, quiet_terminal
+from localllm.cli.line_input import BLOCK_QUOTE, LineInput
 from localllm.cli.session import Session, begin_answer
 from localllm.cli.slash import Chat, find_command
 from localllm.client import Client, ClientError
@@ -13,18 +13,17 @@ from localllm.errors import LocalLLMError
 
 
 def chat(client: Client, session: Session) -> None:
-    """Runs the REPL until Ctrl-D or /bye; the model is in memory already."""
+    """Runs the REPL until Ctrl-D or /bye; the model is in memory already, the terminal quiet."""
     state = Chat(client, session, LineInput(env.state_dir() / "history", keep_history=not env.nohistory()))
     _print_model_messages(state)
-    with quiet_terminal():
-        while not state.is_over:
-            try:
-                _take_line(state, state.lines.read())
-            except EOFError:
-                state.is_over = True
-            except KeyboardInterrupt:
-                if state.lines.was_empty:
-                    print("Use Ctrl + d or /bye to exit.")
+    while not state.is_over:
+        try:
+            _take_line(state, state.lines.read())
+        except EOFError:
+            state.is_over = True
+        except KeyboardInterrupt:
+            if state.lines.was_empty:
+                print("Use Ctrl + d or /bye to exit.")
 
 
 def _print_model_messages(state: Chat) -> None:

@@ -14,6 +14,7 @@ from localllm.cli.app import PlainCommand
 from localllm.cli.arguments import UsageError, at_least_one, model_reference
 from localllm.cli.daemon import connect
 from localllm.cli.session import Session, begin_answer, load, parse_format, parse_think, with_model
+from localllm.cli.terminal import quiet_terminal
 from localllm.client import Client, ClientError
 from localllm.durations import parse_go_duration
 from localllm.errors import LocalLLMError
@@ -84,7 +85,7 @@ def command(
 def _chat(session: Session) -> None:
     from localllm.cli.repl import chat
 
-    with connect() as client:
+    with quiet_terminal(), connect() as client:
         with_model(client, session, lambda: load(client, session))
         chat(client, session)
 

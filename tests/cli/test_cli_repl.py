@@ -110,7 +110,8 @@ def test_interrupt_stops_the_answer_and_keeps_the_chat(daemon: Any, terminal: St
     say(screen, daemon, "again")
     leave(screen)
     contents = [message["content"] for message in daemon.bodies("/api/chat")[-1]["messages"]]
-    assert contents == ["go", "w0 w1 w2 ", "again"]
+    assert (len(contents), contents[0], contents[2]) == (3, "go", "again")
+    assert "w0 w1 w2 ".startswith(contents[1]) and contents[1].startswith("w0 w1 ")
 
 
 def test_interrupt_clears_the_line(daemon: Any, terminal: Start) -> None:
@@ -134,6 +135,17 @@ def test_keys_typed_during_an_answer_wait_unseen(daemon: Any, terminal: Start) -
     assert "next" not in screen.text().partition(">>> next")[0]
     screen.type(ENTER)
     screen.wait_for(lambda: len(daemon.bodies("/api/chat")) == 2)
+
+
+def test_keys_typed_while_the_model_loads_wait_for_the_first_line(daemon: Any, terminal: Start) -> None:
+    daemon.replies["/api/load"] = 200, [{"status": "reading model"}, 1.5, {"status": "success"}]
+    screen = terminal(80, "run", "m")
+    screen.wait_for_text("reading model")
+    screen.type("hi" + ENTER)
+    screen.wait_for_text("ok")
+    leave(screen)
+    assert [row for row in screen.rows() if row] == [">>> hi", "ok", ">>>"]
+    assert daemon.bodies("/api/chat")[0]["messages"] == [{"role": "user", "content": "hi"}]
 
 
 def test_a_failed_turn_leaves_no_trace(daemon: Any, terminal: Start) -> None:
