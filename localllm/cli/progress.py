@@ -34,7 +34,7 @@ def show_progress(updates: Iterable[dict[str, Any]], *, delay: bool = False, tra
         return
     updates = iter(updates)
     if delay:
-        with waiting():
+        with waiting("loading"):
             first = next(updates, None)
         updates = _chain(first, updates)
     with _Bars(transient) as bars:
