@@ -13,7 +13,6 @@ import numpy.typing as npt
 from kernels_cpu.graph import StepInputs
 from localllm.engine.backend import Backend, BackendOptions, Progress
 from localllm.engine.errors import KVCacheFullError, NoSlotError
-from localllm.engine.numpy_backend import NumpyBackend
 from localllm.engine.pages import PageAllocator
 from localllm.engine.sequence import Entry, Sequence, n_pages_for
 from localllm.engine.tape_backend import TapeBackend
@@ -23,7 +22,15 @@ from localllm.models import HParams, build
 if TYPE_CHECKING:
     from localllm.gguf import GGUFFile
 
-BACKENDS: dict[str, Callable[[BackendOptions], Backend]] = {"numpy": NumpyBackend, "tape": TapeBackend}
+
+def _numpy_backend(options: BackendOptions) -> Backend:
+    # Imported on demand: the `gguf` package behind it takes longer to import than the rest of the engine.
+    from localllm.engine.numpy_backend import NumpyBackend
+
+    return NumpyBackend(options)
+
+
+BACKENDS: dict[str, Callable[[BackendOptions], Backend]] = {"numpy": _numpy_backend, "tape": TapeBackend}
 """What can compute a step, by the name that `Engine.load` takes."""
 
 
