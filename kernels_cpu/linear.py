@@ -49,6 +49,9 @@ from kernels_cpu.simd import (
     ld_i64,
 )
 
+TILE_ROWS = 8 if AVX512 else 4
+"""Activation rows of the largest tile: its sums of 16 lanes must fit the registers."""
+
 CHUNK_BYTES = 192 * 1024
 """Activations to work on at a time: they stay in the second-level cache while all weight rows pass by."""
 
@@ -237,15 +240,15 @@ def _make_tile(fmt: Format | FloatFormat, bits: int, t: int) -> Any:
 
 
 def make_tiles(fmt: Format | FloatFormat, bits: int = 8) -> tuple[Any, ...]:
-    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual) for 1, 2, 4 and 8 (or again 4) rows.
+    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual) for 1, 2 and TILE_ROWS rows.
 
     `bits` is the width of quantised activations; float weights take them as float32.
     """
-    return tuple(_make_tile(fmt, bits, t) for t in (1, 2, 4, 8 if AVX512 else 4))
+    return tuple(_make_tile(fmt, bits, t) for t in (1, 2, TILE_ROWS))
 
 
 @njit(inline="always")
-def run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8):  # type: ignore[no-untyped-def]
+def run_linear(row, thread, n_threads, tile_1, tile_2, tile_n):  # type: ignore[no-untyped-def]
     """A kernel's body. Arguments of the row:
 
     count, x, x_stride, w, out, out_stride, n_blocks, group_bytes, n_groups, bias, residual.
@@ -270,12 +273,9 @@ def run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8):  # type:
                 xt, ot = x + t * x_stride, og + t * out_stride
                 rt = rg + t * out_stride if rg != 0 else 0
                 left = last - t
-                if AVX512 and left >= 8:
-                    tile_8(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
-                    t += 8
-                elif left >= 4:
-                    tile_4(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
-                    t += 4
+                if left >= TILE_ROWS:
+                    tile_n(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                    t += TILE_ROWS
                 elif left >= 2:
                     tile_2(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
                     t += 2

@@ -16,14 +16,14 @@ def _column(b: Builder, p: ir.Value, k: int) -> ir.Value:
 
 FORMAT = FloatFormat(name="BF16", type_id=30, element_bytes=2, emit_column=_column)
 
-tile_1, tile_2, tile_4, tile_8 = make_tiles(FORMAT)
+tile_1, tile_2, tile_n = make_tiles(FORMAT)
 read_row = make_row_reader(FORMAT)
 
 
 @kernel
 def linear(row: int, thread: int, n_threads: int) -> None:
     """Product with a BF16 matrix: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8)
+    run_linear(row, thread, n_threads, tile_1, tile_2, tile_n)
 
 
 @kernel

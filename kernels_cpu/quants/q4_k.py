@@ -85,21 +85,21 @@ FORMAT = Format(
     emit_codes=lambda b, p: emit_nibbles(b, p, 32),
 )
 
-tile_1, tile_2, tile_4, tile_8 = make_tiles(FORMAT)
-tile16_1, tile16_2, tile16_4, tile16_8 = make_tiles(FORMAT, bits=16)
+tile_1, tile_2, tile_n = make_tiles(FORMAT)
+tile16_1, tile16_2, tile16_n = make_tiles(FORMAT, bits=16)
 read_row = make_row_reader(FORMAT)
 
 
 @kernel
 def linear(row: int, thread: int, n_threads: int) -> None:
     """Product with a Q4_K matrix: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile_1, tile_2, tile_4, tile_8)
+    run_linear(row, thread, n_threads, tile_1, tile_2, tile_n)
 
 
 @kernel
 def linear_16(row: int, thread: int, n_threads: int) -> None:
     """Product with a Q4_K matrix, activations of 16 bits: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile16_1, tile16_2, tile16_4, tile16_8)
+    run_linear(row, thread, n_threads, tile16_1, tile16_2, tile16_n)
 
 
 @kernel
