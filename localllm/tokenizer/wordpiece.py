@@ -1,10 +1,14 @@
-"""BERT's WordPiece: normalised words, longest match from the left, a word that does not fit is unknown as a whole."""
+"""BERT's WordPiece: normalised words, longest match from the left, a word that does not fit is unknown as a whole.
+
+Where llama.cpp's normaliser and BERT's own differ (spacing marks, Hangul, controls), this is BERT's own.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+_DROPPED = ("Cc", "Cf", "Co")  # an unassigned code point stays: it may be a letter of a newer Unicode
 SPACE = "\u2581"  # marks the start of a word in a GGUF vocabulary
 
 _IDEOGRAPHS = (
@@ -38,9 +42,9 @@ class WordPiece:
         word: list[str] = []
         for character in text:
             category = unicodedata.category(character)
-            if character.isspace() or category.startswith("Z"):
+            if category.startswith("Z") or character in "\t\n\r":
                 yield from _joined(word)
-            elif category.startswith("C") or character == "\ufffd" or (category == "Mn" and self._strip_accents):
+            elif category in _DROPPED or character == "\ufffd" or (category == "Mn" and self._strip_accents):
                 continue
             elif _stands_alone(character, category):
                 yield from _joined(word)

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from localllm.tokenizer import StreamDecoder, Tokenizer
 from localllm.tokenizer.bpe import BPE, BYTE_SPELLING, LONG_WORD, build_merges, decode_spelling
@@ -219,6 +219,37 @@ class TestSentencePiece:
         tokens = ["<unk>", "▁", "a", "a" * 128, *("a" * 2**i for i in range(1, 7))]
         tokenizer = make_tokenizer(tokens, [UNKNOWN] + [NORMAL] * 9, scores=[0.0] * 10, model="llama")
         assert tokenizer.encode("a" * 128, add_special=False) == [1, 3]
+
+
+BERT_WORDS = [
+    *"aAéß_<|.中文한アकάИעΩİıΣςǅẞ½Ⅷ²°€$+=~`^“﷽ﬁ﹏￥🦙豈\u093e\u0301\u200d\u00a0\u3000\x85\x0b\x1c\u2028\x01\x7f\ufeff\u00ad\ufffd\ue000",
+    *("hello", "12", " ", "  ", "\t", "\r\n", "'s", "!?", "\U00020000"),
+]
+BERT_TEXTS = st.lists(st.sampled_from(BERT_WORDS), max_size=12).map("".join)
+
+
+class TestWordPieces:
+    @given(text=BERT_TEXTS)
+    @settings(max_examples=300, deadline=None)
+    def test_ids_of_the_tokenizers_library(self, bert_pair: tuple[Tokenizer, tokenizers.Tokenizer], text: str) -> None:
+        ours, other = bert_pair
+        expected = other.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text, add_special=False, parse_special=False) == expected
+
+
+@pytest.fixture(scope="module")
+def bert_pair(published_tokenizer: Published, fixtures_dir: Path) -> tuple[Tokenizer, tokenizers.Tokenizer]:
+    """Ours, and the tokenizers library's, on the same reduced BERT vocabulary."""
+    recorded = json.loads(lzma.decompress((fixtures_dir / "tokenizer" / "bert-bge.json.xz").read_bytes()))
+    special = {int(i) for i, kind in recorded["types"].items() if kind != NORMAL} | {100}
+    vocab = {}
+    for i, text in recorded["tokens"].items():
+        starts_word = text.startswith("▁")
+        vocab[text[1:] if starts_word else text if int(i) in special else f"##{text}"] = int(i)
+    other = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=10_000))
+    other.normalizer = normalizers.BertNormalizer(lowercase=True)
+    other.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return published_tokenizer("bert-bge"), other
 
 
 class TestLongRuns:
