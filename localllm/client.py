@@ -244,8 +244,12 @@ def _refusal(response: httpx.Response) -> ClientError:
     if isinstance(content, dict) and content.get("error"):
         return ClientError(_error_text(content["error"]), status=response.status_code, hint=content.get("hint"))
     text = response.text.strip() or f"{response.status_code} {response.reason_phrase}"
-    kind = EndpointMissingError if response.status_code in (404, 405) else ClientError
-    return kind(text, status=response.status_code)
+    if response.status_code not in (404, 405):
+        return ClientError(text, status=response.status_code)
+    request = response.request
+    return EndpointMissingError(
+        f"the server does not offer {request.method} {request.url.path} ({text})", status=response.status_code
+    )
 
 
 def _error_text(error: Any) -> str:

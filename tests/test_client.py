@@ -87,7 +87,10 @@ def test_refusals_carry_status_text_and_hint(
 
 @pytest.mark.parametrize("status", [404, 405])
 def test_a_missing_endpoint_is_told_from_a_missing_model(server: Server, status: int) -> None:
-    with Client(server(status, b"404 page not found")) as client, pytest.raises(EndpointMissingError):
+    with (
+        Client(server(status, b"page not found")) as client,
+        pytest.raises(EndpointMissingError, match="POST /api/load"),
+    ):
         list(client.load({"model": "m"}))
 
 

@@ -259,7 +259,7 @@ def test_load_and_save(daemon: Any, terminal: Start) -> None:
     assert (body["model"], body["options"]) == ("other", {"seed": 7})
     assert [message["content"] for message in body["messages"]] == ["there"]
     daemon.replies["/api/create"] = 404, b"404 page not found"
-    command(screen, "/save mine", "Couldn't save model: 404 page not found")
+    command(screen, "/save mine", "Couldn't save model: the server does not offer POST /api/create")
     leave(screen)
 
 
