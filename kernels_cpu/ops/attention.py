@@ -14,8 +14,8 @@ row's result which other rows share its tile, in how many steps the sequence cam
 by one thread (many rows: a prompt) or by several (few rows: decoding, where a long context must keep all threads busy).
 
 A tile is a run of rows of one sequence at consecutive positions. Its queries are its rows times the heads that share a
-kv head (query j is head j % group of row j // group); they are worked through in batches that fit the registers, so
-that K and V are read and widened once for a batch, and from the L2 cache for all batches but the first.
+kv head; they are worked through in batches that fit the registers, so that K and V are read and widened once for a
+batch, and from the cache for all batches but the first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernels_cpu.compile import kernel
 from kernels_cpu.graph import PAGE_POSITIONS
 from kernels_cpu.ops import arg, share
 from kernels_cpu.ops.attention_parts import BATCH, HEADER, SEGMENT, clear, combine, finish, pack, score, soften, weigh
-from kernels_cpu.ops.kv import kv_head_bytes, padded_head
+from kernels_cpu.ops.kv import padded_head
 from kernels_cpu.simd import f32_bits, larger, ld_i32, ld_i64, smaller, st_i64
 from kernels_cpu.sync import atomic_add, call_kernel
 
@@ -38,7 +38,10 @@ FEW_ROWS = 8
 TILE_QUERIES = 24
 """A tile has as many rows as make this many queries, or a few more: enough to hide the time to read K and V."""
 
-COUNTER_BYTES, JOB_BYTES = 128, 128
+ITEM_QUERIES = 48
+"""An item of one segment has as many kv heads as make at most this many queries: longer runs of memory to read."""
+
+COUNTER_BYTES, JOB_BYTES, UNIT_BYTES = 128, 128, 32
 
 
 @njit(inline="always")
@@ -64,7 +67,8 @@ class AttentionScratch:
 
     It is laid out as: a counter of items (COUNTER_BYTES), `thread_bytes` for each thread, then at `partials_offset` the
     states of FEW_ROWS rows, `n_segments` segments and n_head heads. Layers may share it, even of different shapes.
-    A thread's part is laid out as: the job, packed queries, scores and states of a batch, states of a tile.
+    A thread's part is laid out as: the job, its units (UNIT_BYTES a query), packed queries, scores, states of one
+    segment, states of all.
     """
 
     n_threads: int
@@ -79,10 +83,10 @@ class AttentionScratch:
 
     @property
     def thread_bytes(self) -> int:
-        n_queries = _tile_rows.py_func(self.n_head, self.n_head_kv) * (self.n_head // self.n_head_kv)
-        n_states = BATCH + n_queries
+        n_queries = max(ITEM_QUERIES, _tile_rows.py_func(self.n_head, self.n_head_kv) * self.n_head // self.n_head_kv)
         packed = _packed_bytes.py_func(n_queries, self.head_dim)
-        return int(JOB_BYTES + packed + 4 * BATCH * SEGMENT + n_states * _state_bytes.py_func(self.head_dim))
+        query_bytes = UNIT_BYTES + 4 * SEGMENT + 2 * _state_bytes.py_func(self.head_dim)
+        return int(JOB_BYTES + packed + n_queries * query_bytes)
 
     @property
     def partials_offset(self) -> int:
@@ -104,6 +108,14 @@ def _tile_end(start: int, n: int, limit: int, positions: int, slots: int) -> int
     return end
 
 
+@njit
+def _heads_at_once(n_head_kv: int, n_queries: int, n_segments: int, n_threads: int) -> int:
+    """How many kv heads, of n_queries each, make an item of one segment: one where there are few segments to share."""
+    if n_segments < 2 * n_threads:
+        return 1
+    return smaller(larger(ITEM_QUERIES // n_queries, 1), n_head_kv)
+
+
 @kernel
 def attention_partial(row: int, thread: int, n_threads: int) -> None:
     """Attention of the step's rows, whose keys and values are in the cache; finished unless the rows are few.
@@ -114,94 +126,117 @@ def attention_partial(row: int, thread: int, n_threads: int) -> None:
     says (partials = scratch + partials_offset). Out must not be q.
     A barrier and attention_merge, with the same arguments, must follow.
 
-    Threads take items as they get free: (tile, kv head), or (tile, kv head, segment) when the step has at most FEW_ROWS
-    rows; the states of these go to `partials`.
+    Threads take items as they get free: (tile, kv head), or (tile, segment, some kv heads) when the step has at most
+    FEW_ROWS rows; the states of these go to `partials`.
     """
     n, n_head_kv, window, counter = ld_i64(arg(row, 0)), arg(row, 8), arg(row, 15), arg(row, 17)
-    job = counter + COUNTER_BYTES + thread * arg(row, 18)
+    job, group = counter + COUNTER_BYTES + thread * arg(row, 18), arg(row, 7) // n_head_kv
     item, before, start = atomic_add(counter, 1), int64(0), int64(0)
     while start < n:
         stop = _tile_end(start, n, _tile_rows(arg(row, 7), n_head_kv), arg(row, 10), arg(row, 11))
         position = ld_i32(arg(row, 10) + 4 * start)
         first = larger(position - window + 1, 0) // SEGMENT if window > 0 else int64(0)
         end = (position + stop - start - 1) // SEGMENT + 1
-        n_parts = end - first if n <= FEW_ROWS else int64(1)
-        while item < before + n_head_kv * n_parts:
-            kv_head = (item - before) // n_parts
-            part = first + item - before - kv_head * n_parts
+        n_parts, n_heads = int64(1), int64(1)
+        if n <= FEW_ROWS:
+            n_parts, n_heads = end - first, _heads_at_once(n_head_kv, (stop - start) * group, end - first, n_threads)
+        n_items = n_parts * ((n_head_kv + n_heads - 1) // n_heads)
+        while item < before + n_items:
+            kv_head = (item - before) // n_parts * n_heads
+            part = first + (item - before) % n_parts
             st_i64(job, kv_head)
-            st_i64(job + 8, start)
-            st_i64(job + 16, stop - start)
-            st_i64(job + 24, part)
-            st_i64(job + 32, part + 1 if n <= FEW_ROWS else end)
+            st_i64(job + 8, smaller(n_heads, n_head_kv - kv_head))
+            st_i64(job + 16, start)
+            st_i64(job + 24, stop - start)
+            st_i64(job + 32, part)
+            st_i64(job + 40, part + 1 if n <= FEW_ROWS else end)
             call_kernel(arg(row, 21), row, job, n_threads)
             item = atomic_add(counter, 1)
-        before += n_head_kv * n_parts
+        before += n_items
         start = stop
 
 
 @kernel
 def attention_tile(row: int, job: int, n_threads: int) -> None:
-    """Attention of one tile to some segments of a kv head: what attention_partial calls for an item, by address.
+    """Attention of one tile to some segments of some kv heads: what attention_partial calls for an item, by address.
 
-    `job` is the address of the int64 words kv_head, first row, number of rows, first segment, end segment; memory for
-    work follows. One thread does all.
+    `job` is the address of the int64 words first kv head, number of kv heads, first row, number of rows, first segment,
+    end segment; memory for work follows. One thread does all. Queries are numbered by kv head, row, head of the group.
+    A unit is a batch of them: number of queries, first query, offset of their keys and of their values in a page.
     """
     page_bytes, n_head, head_dim, window = arg(row, 6), arg(row, 7), arg(row, 9), arg(row, 15)
     group, width, state_bytes = n_head // arg(row, 8), padded_head(head_dim), _state_bytes(head_dim)
-    kv_head, start, n_rows = ld_i64(job), ld_i64(job + 8), ld_i64(job + 16)
-    n_queries, first_head = n_rows * group, kv_head * group
-    n_batches = (n_queries + BATCH - 1) // BATCH
-    packed = job + JOB_BYTES
+    kv_head, start, n_rows = ld_i64(job), ld_i64(job + 16), ld_i64(job + 24)
+    n_of_head, first_head = n_rows * group, kv_head * group
+    n_queries, n_batches = n_of_head * ld_i64(job + 8), (n_of_head + BATCH - 1) // BATCH
+    units = job + JOB_BYTES
+    end_unit = units + UNIT_BYTES * n_batches * ld_i64(job + 8)
+    packed = units + UNIT_BYTES * n_queries
     scores = packed + _packed_bytes(n_queries, head_dim)
-    partial = scores + 4 * BATCH * SEGMENT
-    states = partial + BATCH * state_bytes
-    queries = arg(row, 1) + start * arg(row, 2) + 4 * first_head * head_dim
+    partial = scores + 4 * SEGMENT * n_queries
+    states = partial + n_queries * state_bytes
+    keys_bytes, values_bytes = 2 * PAGE_POSITIONS * head_dim, 2 * PAGE_POSITIONS * width
+    for u in range(n_batches * ld_i64(job + 8)):
+        k, b, unit = u // n_batches, u % n_batches, units + UNIT_BYTES * u
+        first = share(n_of_head, b, n_batches)
+        n = share(n_of_head, b + 1, n_batches) - first
+        st_i64(unit, n)
+        st_i64(unit + 8, k * n_of_head + first)
+        st_i64(unit + 16, (kv_head + k) * keys_bytes)
+        st_i64(unit + 24, arg(row, 8) * keys_bytes + (kv_head + k) * values_bytes)
+        for t in range(n):
+            i, head = (first + t) // group, first_head + k * group + (first + t) % group
+            q = arg(row, 1) + (start + i) * arg(row, 2) + 4 * head * head_dim
+            to = packed + 4 * ((k * n_of_head + first) * head_dim + t)
+            pack(q, to, 4 * n, head_dim, f32_bits(arg(row, 14)))
     for j in range(n_queries):
-        b = ((j + 1) * n_batches - 1) // n_queries
-        first = share(n_queries, b, n_batches)
-        n = share(n_queries, b + 1, n_batches) - first
-        q = queries + j // group * arg(row, 2) + 4 * head_dim * (j % group)
-        pack(q, packed + 4 * (first * head_dim + j - first), 4 * n, head_dim, f32_bits(arg(row, 14)))
         clear(states + j * state_bytes, width)
     table = arg(row, 12) + 4 * arg(row, 13) * ld_i32(arg(row, 11) + 4 * start)
-    base, values = arg(row, 5) + kv_head * kv_head_bytes(head_dim), 2 * PAGE_POSITIONS * head_dim
-    for segment in range(ld_i64(job + 24), ld_i64(job + 32)):
+    for segment in range(ld_i64(job + 32), ld_i64(job + 40)):
         position = ld_i32(arg(row, 10) + 4 * start) - segment * SEGMENT
         begin = larger(position - window + 1, 0) if window > 0 else int64(0)
         end = smaller(position + n_rows, SEGMENT)
         pages = table + 4 * (SEGMENT // PAGE_POSITIONS) * segment
-        for b in range(n_batches):
-            first = share(n_queries, b, n_batches)
-            n = share(n_queries, b + 1, n_batches) - first
-            start_page, end_page = begin // PAGE_POSITIONS, (end - 1) // PAGE_POSITIONS + 1
-            kv = base + ld_i32(pages + 4 * start_page) * page_bytes
-            first_values = kv + values
-            for page in range(start_page, end_page):
+        start_page, end_page = begin // PAGE_POSITIONS, (end - 1) // PAGE_POSITIONS + 1
+        first_page = arg(row, 5) + ld_i32(pages + 4 * start_page) * page_bytes
+        at = first_page
+        for page in range(start_page, end_page):
+            last = page + 1 == end_page
+            following = first_page if last else arg(row, 5) + ld_i32(pages + 4 * page + 4) * page_bytes
+            for unit in range(units, end_unit, UNIT_BYTES):
+                n, j, offset = ld_i64(unit), ld_i64(unit + 8), ld_i64(unit + 16)
+                ahead = at + offset + keys_bytes
+                if unit + UNIT_BYTES * n_batches >= end_unit:
+                    ahead = following + ld_i64(units + 24 if last else units + 16)
                 p = page * PAGE_POSITIONS
-                ahead = base + ld_i32(pages + 4 * page + 4) * page_bytes if page + 1 < end_page else first_values
-                score(n, packed + 4 * first * head_dim, kv, head_dim, end - p, scores + 4 * p, ahead)
-                kv = ahead
-            for t in range(n):
-                last = position + (first + t) // group
-                visible = last - window + 1 if window > 0 else int64(0)
-                row_scores, state = scores + 4 * SEGMENT * t, partial + t * state_bytes
-                clear(state, width)
-                soften(row_scores, begin // 16 * 16, end, visible, last + 1, f32_bits(arg(row, 16)), state)
-            kv = first_values
-            for page in range(start_page, end_page):
-                p = page * PAGE_POSITIONS
-                ahead = base + ld_i32(pages + 4 * page + 4) * page_bytes + values if page + 1 < end_page else kv
-                i, stop = larger(begin - p, 0), smaller(end - p, PAGE_POSITIONS)
-                weigh(n, scores + 4 * p, kv, width, i, stop, partial + 4 * HEADER, state_bytes, ahead)
-                kv = ahead
-            for t in range(n):
-                combine(states + (first + t) * state_bytes, partial + t * state_bytes, width)
+                to = scores + 4 * (SEGMENT * j + p)
+                score(n, packed + 4 * j * head_dim, at + offset, head_dim, end - p, to, ahead)
+            at = following
+        for j in range(n_queries):
+            clear(partial + j * state_bytes, width)
+            p = position + j % n_of_head // group
+            visible = p - window + 1 if window > 0 else int64(0)
+            to = scores + 4 * SEGMENT * j
+            soften(to, begin // 16 * 16, end, visible, p + 1, f32_bits(arg(row, 16)), partial + j * state_bytes)
+        for page in range(start_page, end_page):
+            following = at if page + 1 == end_page else arg(row, 5) + ld_i32(pages + 4 * page + 4) * page_bytes
+            p = page * PAGE_POSITIONS
+            i, stop = larger(begin - p, 0), smaller(end - p, PAGE_POSITIONS)
+            for unit in range(units, end_unit, UNIT_BYTES):
+                n, j, offset = ld_i64(unit), ld_i64(unit + 8), ld_i64(unit + 24)
+                ahead = at + offset + values_bytes
+                if unit + UNIT_BYTES * n_batches >= end_unit:
+                    ahead = following + ld_i64(units + 24)
+                to = partial + j * state_bytes + 4 * HEADER
+                weigh(n, scores + 4 * (SEGMENT * j + p), at + offset, width, i, stop, to, state_bytes, ahead)
+            at = following
+        for j in range(n_queries):
+            combine(states + j * state_bytes, partial + j * state_bytes, width)
     for j in range(n_queries):
-        i, head = start + j // group, first_head + j % group
-        state = states + j * state_bytes
+        i = start + j % n_of_head // group
+        head, state = first_head + j // n_of_head * group + j % group, states + j * state_bytes
         if ld_i64(arg(row, 0)) <= FEW_ROWS:
-            kept = arg(row, 19) + ((i * arg(row, 20) + ld_i64(job + 24)) * n_head + head) * state_bytes
+            kept = arg(row, 19) + ((i * arg(row, 20) + ld_i64(job + 32)) * n_head + head) * state_bytes
             clear(kept, width)
             combine(kept, state, width)
         else:

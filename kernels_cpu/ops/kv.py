@@ -1,9 +1,13 @@
 """The KV cache of a layer: how a page is laid out, and the kernel that writes to it. Who owns a page it does not know.
 
-A page holds 32 positions. For each kv head in turn, with hd = head_dim and hd16 = hd rounded up to 16:
+A page holds 32 positions, first the keys of all kv heads, then the values; with hd = head_dim and hd16 = hd rounded
+up to 16:
 
-    K   [2 blocks][hd][16 positions]   f16: a vector is one column of 16 positions
-    V   [32 positions][hd16]           f16, zero beyond hd: a vector is 16 columns of one position
+    K   [n_head_kv][2 blocks][hd][16 positions]   f16: a vector is one column of 16 positions
+    V   [n_head_kv][32 positions][hd16]           f16, zero beyond hd: a vector is 16 columns of one position
+
+Attention goes through the keys of several pages before it needs the values: the longer the runs it finds, the nearer
+it comes to the bandwidth of the memory.
 """
 
 from __future__ import annotations
@@ -22,15 +26,9 @@ def padded_head(head_dim: int) -> int:
     return (head_dim + 15) // 16 * 16
 
 
-@njit(inline="always")
-def kv_head_bytes(head_dim: int) -> int:
-    """Bytes of one kv head in a page."""
-    return 2 * PAGE_POSITIONS * (head_dim + padded_head(head_dim))
-
-
 def kv_page_bytes(n_head_kv: int, head_dim: int) -> int:
     """Bytes of a page of one layer's KV cache: n_head_kv * 64 * (head_dim + head_dim rounded up to 16)."""
-    return n_head_kv * int(kv_head_bytes.py_func(head_dim))
+    return n_head_kv * 2 * PAGE_POSITIONS * (head_dim + int(padded_head.py_func(head_dim)))
 
 
 @kernel
@@ -51,9 +49,8 @@ def kv_write(row: int, thread: int, n_threads: int) -> None:
         i = item - head * n
         p = ld_i32(positions + 4 * i)
         page = ld_i32(page_tables + 4 * (ld_i32(slots + 4 * i) * max_pages + p // 32))
-        keys = base + page * page_bytes + head * kv_head_bytes(head_dim)
-        values = keys + 64 * head_dim + 2 * width * (p % 32)
-        keys += 32 * head_dim * (p % 32 // 16) + 2 * (p % 16)
+        keys = base + page * page_bytes + 64 * head_dim * head + 32 * head_dim * (p % 32 // 16) + 2 * (p % 16)
+        values = base + page * page_bytes + 64 * head_dim * n_head_kv + 2 * width * (32 * head + p % 32)
         x, y = k + i * k_stride + 4 * head * head_dim, v + i * v_stride + 4 * head * head_dim
         for d in range(0, n_vector, 16):
             scatter_f16(keys + 32 * d, 32, load(f32x16, x + 4 * d))

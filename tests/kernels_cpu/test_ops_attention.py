@@ -106,9 +106,9 @@ def test_kv_write_is_numpy_float16(
     for i, (p, s) in enumerate(zip(positions, slots, strict=True)):
         page = halves[cache.tables[s, p // PAGE]]
         for head in range(n_head_kv):
-            start = head * PAGE * (head_dim + hd16)
-            keys = page[start : start + PAGE * head_dim].reshape(2, head_dim, 16)
-            values = page[start + PAGE * head_dim : start + PAGE * (head_dim + hd16)].reshape(PAGE, hd16)
+            keys = page[head * PAGE * head_dim :][: PAGE * head_dim].reshape(2, head_dim, 16)
+            start = PAGE * (n_head_kv * head_dim + head * hd16)
+            values = page[start : start + PAGE * hd16].reshape(PAGE, hd16)
             columns = slice(head * head_dim, (head + 1) * head_dim)
             assert np.array_equal(keys[p % PAGE // 16, :, p % 16], expected_k[i, columns].view(np.uint16))
             assert np.array_equal(values[p % PAGE, :head_dim], expected_v[i, columns].view(np.uint16))
