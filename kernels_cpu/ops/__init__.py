@@ -46,3 +46,13 @@ def share(tyctx, n, thread, n_threads):  # type: ignore[no-untyped-def]
         return b.udiv(b.mul(a[0], a[1]), a[2])
 
     return types.int64(types.int64, types.int64, types.int64), gen
+
+
+@intrinsic
+def round_up(tyctx, n, unit):  # type: ignore[no-untyped-def]
+    """The multiple of `unit`, a power of 2, from n on."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        return b.and_(b.add(a[0], b.sub(a[1], const(I64, 1))), b.neg(a[1]))
+
+    return types.int64(types.int64, types.int64), gen

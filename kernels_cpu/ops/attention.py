@@ -26,9 +26,8 @@ from numba import int64, njit
 
 from kernels_cpu.compile import kernel
 from kernels_cpu.graph import PAGE_POSITIONS
-from kernels_cpu.ops import arg, share
+from kernels_cpu.ops import arg, round_up, share
 from kernels_cpu.ops.attention_parts import BATCH, HEADER, SEGMENT, clear, combine, finish, pack, score, soften, weigh
-from kernels_cpu.ops.kv import padded_head
 from kernels_cpu.simd import f32_bits, larger, ld_i32, ld_i64, smaller, st_i64
 from kernels_cpu.sync import atomic_add, call_kernel
 
@@ -44,21 +43,8 @@ ITEM_QUERIES = 48
 COUNTER_BYTES, JOB_BYTES, UNIT_BYTES = 128, 128, 32
 
 
-@njit(inline="always")
-def _tile_rows(n_head: int, n_head_kv: int) -> int:
-    group = n_head // n_head_kv
-    return (TILE_QUERIES + group - 1) // group
-
-
-@njit(inline="always")
-def _packed_bytes(n_queries: int, head_dim: int) -> int:
-    """Bytes of a tile's packed queries, rounded up to a multiple of 128."""
-    return (4 * n_queries * head_dim + 127) // 128 * 128
-
-
-@njit(inline="always")
-def _state_bytes(head_dim: int) -> int:
-    return 4 * (HEADER + padded_head(head_dim))
+def _rounded(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
 
 
 @dataclass(frozen=True)
@@ -82,11 +68,14 @@ class AttentionScratch:
         return -(-self.n_ctx // SEGMENT)
 
     @property
+    def state_bytes(self) -> int:
+        return 4 * (HEADER + _rounded(self.head_dim, 16))
+
+    @property
     def thread_bytes(self) -> int:
-        n_queries = max(ITEM_QUERIES, _tile_rows.py_func(self.n_head, self.n_head_kv) * self.n_head // self.n_head_kv)
-        packed = _packed_bytes.py_func(n_queries, self.head_dim)
-        query_bytes = UNIT_BYTES + 4 * SEGMENT + 2 * _state_bytes.py_func(self.head_dim)
-        return int(JOB_BYTES + packed + n_queries * query_bytes)
+        n_queries = max(ITEM_QUERIES, _rounded(TILE_QUERIES, self.n_head // self.n_head_kv))
+        packed = _rounded(4 * n_queries * self.head_dim, 128)
+        return JOB_BYTES + packed + n_queries * (UNIT_BYTES + 4 * SEGMENT + 2 * self.state_bytes)
 
     @property
     def partials_offset(self) -> int:
@@ -95,7 +84,7 @@ class AttentionScratch:
     @property
     def n_bytes(self) -> int:
         n_states = FEW_ROWS * self.n_segments * self.n_head
-        return self.partials_offset + n_states * int(_state_bytes.py_func(self.head_dim))
+        return self.partials_offset + n_states * self.state_bytes
 
 
 @njit
@@ -133,7 +122,7 @@ def attention_partial(row: int, thread: int, n_threads: int) -> None:
     job, group = counter + COUNTER_BYTES + thread * arg(row, 18), arg(row, 7) // n_head_kv
     item, before, start = atomic_add(counter, 1), int64(0), int64(0)
     while start < n:
-        stop = _tile_end(start, n, _tile_rows(arg(row, 7), n_head_kv), arg(row, 10), arg(row, 11))
+        stop = _tile_end(start, n, (TILE_QUERIES + group - 1) // group, arg(row, 10), arg(row, 11))
         position = ld_i32(arg(row, 10) + 4 * start)
         first = larger(position - window + 1, 0) // SEGMENT if window > 0 else int64(0)
         end = (position + stop - start - 1) // SEGMENT + 1
@@ -165,14 +154,14 @@ def attention_tile(row: int, job: int, n_threads: int) -> None:
     A unit is a batch of them: number of queries, first query, offset of their keys and of their values in a page.
     """
     page_bytes, n_head, head_dim, window = arg(row, 6), arg(row, 7), arg(row, 9), arg(row, 15)
-    group, width, state_bytes = n_head // arg(row, 8), padded_head(head_dim), _state_bytes(head_dim)
+    group, width, state_bytes = n_head // arg(row, 8), round_up(head_dim, 16), 4 * (HEADER + round_up(head_dim, 16))
     kv_head, start, n_rows = ld_i64(job), ld_i64(job + 16), ld_i64(job + 24)
     n_of_head, first_head = n_rows * group, kv_head * group
     n_queries, n_batches = n_of_head * ld_i64(job + 8), (n_of_head + BATCH - 1) // BATCH
     units = job + JOB_BYTES
     end_unit = units + UNIT_BYTES * n_batches * ld_i64(job + 8)
     packed = units + UNIT_BYTES * n_queries
-    scores = packed + _packed_bytes(n_queries, head_dim)
+    scores = packed + round_up(4 * n_queries * head_dim, 128)
     partial = scores + 4 * SEGMENT * n_queries
     states = partial + n_queries * state_bytes
     keys_bytes, values_bytes = 2 * PAGE_POSITIONS * head_dim, 2 * PAGE_POSITIONS * width
@@ -248,7 +237,7 @@ def attention_merge(row: int, thread: int, n_threads: int) -> None:
     """Second half of attention_partial, with its arguments: combines the segments of few rows, split by (row, head)."""
     n, n_head, head_dim, window = ld_i64(arg(row, 0)), arg(row, 7), arg(row, 9), arg(row, 15)
     state = arg(row, 17) + COUNTER_BYTES + thread * arg(row, 18) + JOB_BYTES
-    width, state_bytes = padded_head(head_dim), _state_bytes(head_dim)
+    width, state_bytes = round_up(head_dim, 16), 4 * (HEADER + round_up(head_dim, 16))
     if thread == 0:
         st_i64(arg(row, 17), 0)
     if n > FEW_ROWS:

@@ -12,23 +12,17 @@ it comes to the bandwidth of the memory.
 
 from __future__ import annotations
 
-from numba import float32, njit
+from numba import float32
 
 from kernels_cpu.compile import kernel
 from kernels_cpu.graph import PAGE_POSITIONS
-from kernels_cpu.ops import arg, share
+from kernels_cpu.ops import arg, round_up, share
 from kernels_cpu.simd import f32x16, ld_f32, ld_i32, ld_i64, load, scatter_f16, st_f16, store_f16
-
-
-@njit(inline="always")
-def padded_head(head_dim: int) -> int:
-    """head_dim rounded up to 16."""
-    return (head_dim + 15) // 16 * 16
 
 
 def kv_page_bytes(n_head_kv: int, head_dim: int) -> int:
     """Bytes of a page of one layer's KV cache: n_head_kv * 64 * (head_dim + head_dim rounded up to 16)."""
-    return n_head_kv * 2 * PAGE_POSITIONS * (head_dim + int(padded_head.py_func(head_dim)))
+    return n_head_kv * 2 * PAGE_POSITIONS * (head_dim + -(-head_dim // 16) * 16)
 
 
 @kernel
@@ -43,7 +37,7 @@ def kv_write(row: int, thread: int, n_threads: int) -> None:
     k, k_stride, v, v_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
     base, page_bytes, n_head_kv, head_dim = arg(row, 5), arg(row, 6), arg(row, 7), arg(row, 8)
     positions, slots, page_tables, max_pages = arg(row, 9), arg(row, 10), arg(row, 11), arg(row, 12)
-    n_vector, width = head_dim // 16 * 16, padded_head(head_dim)
+    n_vector, width = head_dim // 16 * 16, round_up(head_dim, 16)
     for item in range(share(n * n_head_kv, thread, n_threads), share(n * n_head_kv, thread + 1, n_threads)):
         head = item // n
         i = item - head * n
