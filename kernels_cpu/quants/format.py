@@ -139,7 +139,7 @@ def interleave(codes: Bytes) -> Bytes:
 
 def pack_nibbles(codes: Bytes) -> Bytes:
     """Codes below 16 of 32 columns, uint8 [g, 16, nb, 32] -> 4 nibble vectors, [g, nb, 256]."""
-    v = interleave(codes[..., :16] | (codes[..., 16:] << 4))
+    v = interleave(codes[..., :16] | (codes[..., 16:] << np.uint8(4)))
     return v.reshape(*v.shape[:2], 256)
 
 

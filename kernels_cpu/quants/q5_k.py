@@ -8,6 +8,8 @@ packed       d f16 x 16 rows | dmin f16 x 16 rows, then for each sub-block
 
 from __future__ import annotations
 
+import numpy as np
+
 from kernels_cpu.compile import kernel
 from kernels_cpu.linear import make_row_reader, make_tiles, run_embedding, run_linear
 from kernels_cpu.quants.format import Bytes, Format, pack_nibbles, pack_plane, per_row
@@ -22,7 +24,7 @@ def _pack(v: Bytes) -> Bytes:
         [
             per_row(sc[..., j : j + 1]),
             per_row(mn[..., j : j + 1]),
-            pack_plane((qh >> j) & 1, 1),
+            pack_plane((qh >> np.uint8(j)) & np.uint8(1), 1),
             pack_nibbles(codes[..., j, :]),
         ]
         for j in range(8)

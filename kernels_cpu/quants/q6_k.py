@@ -38,7 +38,7 @@ def unpack_codes(ql: Bytes, qh: Bytes) -> tuple[Bytes, Bytes]:
     low = ql.reshape(*ql.shape[:-1], 2, 1, 2, 32)
     low = np.concatenate([low & 15, low >> 4], axis=-3)
     high = qh.reshape(*qh.shape[:-1], 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
-    return low.reshape(*ql.shape[:-1], 8, 32), (high & 3).reshape(*qh.shape[:-1], 8, 32)
+    return low.reshape(*ql.shape[:-1], 8, 32), (high & np.uint8(3)).reshape(*qh.shape[:-1], 8, 32)
 
 
 def _pack(v: Bytes) -> Bytes:
