@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from localllm import env
 from localllm.errors import LocalLLMError
 
 COMMANDS = {
@@ -63,6 +62,8 @@ class PlainCommand(_ValuesAsWritten, TyperCommand):
         return ["[OPTIONS]", self.usage] if self.usage else ["[OPTIONS]"]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from localllm import env  # a fifth of the time that `localllm --help` takes, and not needed for it
+
         rows = [(env.PREFIX + v.name, v.meaning) for v in env.VARIABLES if v.name in self.variables]
         if rows:
             with formatter.section("Environment Variables"):
