@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import platformdirs
 import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -44,3 +47,27 @@ def fake_servers() -> ModuleType:
 def parity_models() -> ModuleType:
     """Tiny models with recorded logits: `parity_models.make(name, path)` (tests/fixtures/parity_models.py)."""
     return _load("parity_models")
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Callable[[str], Path]:
+    """real_model("smollm2:135m"): the GGUF of a model of the catalog, pulled once and kept in the user's cache folder.
+
+    LOCALLLM_TEST_SMOLLM2 and LOCALLLM_TEST_GEMMA3 may name files that are there already.
+    """
+
+    def get(name: str) -> Path:
+        given = os.environ.get(f"LOCALLLM_TEST_{name.split(':')[0].upper()}")
+        if given:
+            return Path(given)
+        from localllm.server.pull import inspect
+        from modelfiles import read_catalog
+        from registry import Catalog, Store, parse_name, pull
+
+        store = Store(Path(platformdirs.user_cache_dir("localllm")) / "test-models")
+        if store.find(parse_name(name)) is None:
+            for _ in pull(name, store, inspect=inspect, catalog=Catalog(read_catalog())):
+                pass
+        return store.resolve(parse_name(name)).model_paths[0]
+
+    return get
