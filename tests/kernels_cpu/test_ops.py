@@ -195,6 +195,8 @@ def quantized(
     words = np.ascontiguousarray(out[:, q_bytes:row_bytes])
     f, i = words.view(np.float32), words.view(np.int32)
     q = np.ascontiguousarray(out[:, :q_bytes]).view(integer)
+    if size == 2:  # of each 4 columns the even ones come first
+        q = q.reshape(n, -1, 4)[:, :, [0, 2, 1, 3]].reshape(n, -1)
     return {"q": q, "d": f[:, :nb], "s": f[:, nb : 2 * nb], "isum": i[:, 2 * nb : 3 * nb], "isum16": i[:, 3 * nb :]}
 
 
