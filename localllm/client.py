@@ -91,8 +91,9 @@ class Client:
         return True
 
     def version(self) -> str:
-        """The server's version."""
-        return str(self._get("/api/version").get("version", ""))
+        """The server's version; of a server that is not localllm, the version it calls its own."""
+        answer = self._get("/api/version")
+        return str(answer.get("localllm") or answer.get("version", ""))
 
     def tags(self) -> list[dict[str, Any]]:
         """The models in the store, newest first."""

@@ -12,6 +12,10 @@ async def root(request: Request) -> Response:
     return PlainTextResponse("Ollama is running")
 
 
+OLLAMA_VERSION = "0.33.0"
+"""The version of Ollama whose API this is. Clients compare `version` with the first release that had what they need."""
+
+
 async def version(request: Request) -> Response:
-    """The version of this program."""
-    return json_response({"version": __version__})
+    """The version of the API, where Ollama's clients look for it, and that of this program."""
+    return json_response({"version": OLLAMA_VERSION, "localllm": __version__})

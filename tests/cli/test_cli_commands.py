@@ -195,7 +195,7 @@ def test_pull_prints_steps_and_passes_errors_on(daemon: Any, cli: Cli) -> None:
 def test_versions(daemon: Any, cli: Cli) -> None:
     for flag in ("-v", "--version"):
         assert cli(flag).out == f"localllm version is 9.9.9\nWarning: client version is {localllm.__version__}\n"
-    daemon.replies["/api/version"] = 200, [{"version": localllm.__version__}]
+    daemon.replies["/api/version"] = 200, [{"version": "0.33.0", "localllm": localllm.__version__}]
     assert cli("-v").out == f"localllm version is {localllm.__version__}\n"
 
 

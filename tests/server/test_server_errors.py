@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+import localllm
+
 pytestmark = pytest.mark.anyio
 
 Running = Callable[..., Any]
@@ -141,6 +143,9 @@ async def test_paths_and_methods(running: Running) -> None:
             assert (await r.http.request(method, "/")).status_code == 200
             assert (await r.http.request(method, "/api/version")).status_code == 200
         assert (await r.http.get("/")).text == "Ollama is running"
+        answer = (await r.http.get("/api/version")).json()
+        assert answer["localllm"] == localllm.__version__
+        assert tuple(map(int, answer["version"].split("."))) >= (0, 6, 4), "clients ask for this much of Ollama's API"
         for path in ("/nope", "/api/create", "/api/push", "/api/embed", "/v1/chat/completions"):
             response = await r.http.post(path)
             assert (response.status_code, response.text) == (404, "404 page not found")
