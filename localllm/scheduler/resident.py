@@ -27,6 +27,8 @@ STOPPED_UNEXPECTEDLY = (
 TERMINAL = (Done, Error, Rendered, Tokens, Text)
 # Seconds without a message and without using the processor, while requests run.
 HANG_TIMEOUT_S = 60.0
+# The same once somebody has asked to unload the model.
+UNWANTED_HANG_TIMEOUT_S = 10.0
 
 ModelKey = tuple[str, str | None]
 
@@ -55,6 +57,7 @@ class Resident:
         self.keep_alive_ns = keep_alive_ns
         self.active = 0
         self.draining = False
+        self.hang_timeout_s = HANG_TIMEOUT_S
         self.weights_bytes = 0
         self.expiry_timer: asyncio.TimerHandle | None = None
         self.idle_since_ns = time.time_ns()
@@ -186,7 +189,7 @@ class Resident:
             self.expiry_timer = None
 
     def is_hung(self) -> bool:
-        """Whether, with requests running, the process has neither spoken nor computed for HANG_TIMEOUT_S."""
+        """Whether, with requests running, the process has neither spoken nor computed for `hang_timeout_s`."""
         if self.process is None or not self._streams:
             return False
         cpu_s, since = self._last_sign
@@ -194,7 +197,7 @@ class Resident:
         if now_cpu_s > cpu_s:
             self._last_sign = (now_cpu_s, time.monotonic())
             return False
-        return time.monotonic() - since > HANG_TIMEOUT_S
+        return time.monotonic() - since > self.hang_timeout_s
 
     async def stop(self) -> None:
         """End the process, within a bounded time; running requests end with an error."""

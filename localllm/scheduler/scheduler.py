@@ -34,7 +34,15 @@ from localllm.messages import (
     Tokens,
 )
 from localllm.scheduler import memory
-from localllm.scheduler.resident import TERMINAL, ModelKey, Resident, State, error_of, model_key
+from localllm.scheduler.resident import (
+    TERMINAL,
+    UNWANTED_HANG_TIMEOUT_S,
+    ModelKey,
+    Resident,
+    State,
+    error_of,
+    model_key,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -269,12 +277,14 @@ class Scheduler:
     async def unload(self, key: ModelKey) -> bool:
         """Unload a model: at once where it is idle, else when its requests have ended. False where it is not loaded.
 
-        A process that was stopped by a signal counts as idle, and its requests end with an error.
+        A process that was stopped by a signal counts as idle, and its requests end with an error; so do those of a
+        process that hangs, after a while.
         """
         resident = self._residents.get(key)
         if resident is None:
             return False
         resident.keep_alive_ns = 0
+        resident.hang_timeout_s = UNWANTED_HANG_TIMEOUT_S
         stuck = resident.process is not None and resident.process.is_stopped()
         if resident.state is State.STOPPING or (resident.state is State.READY and (stuck or not resident.active)):
             await self._unload(resident)

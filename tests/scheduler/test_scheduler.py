@@ -216,6 +216,20 @@ async def test_a_hung_runner_is_ended_by_the_watchdog(
             await text_of(scheduler, want(), ask("one !hang"))
 
 
+async def test_a_hung_runner_that_is_to_be_unloaded_is_ended_sooner(
+    make_scheduler: Make, want: Want, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localllm.scheduler.scheduler.WATCHDOG_INTERVAL_S", 0.1)
+    monkeypatch.setattr("localllm.scheduler.scheduler.UNWANTED_HANG_TIMEOUT_S", 0.5)
+    async with started(make_scheduler()) as scheduler:
+        hung = asyncio.create_task(text_of(scheduler, want(), ask("one !hang")))
+        await until(lambda: scheduler.running() and scheduler.running()[0].active)
+        assert await scheduler.unload(model_key(want()))
+        with pytest.raises(RunnerError):
+            await asyncio.wait_for(hung, 10)
+        assert await text_of(scheduler, want(), ask("y")) == "y "
+
+
 @pytest.mark.parametrize(
     ("kind", "error_class"),
     [("RequestError", RequestError), ("ContextLengthError", ContextLengthError), ("Exception", RunnerError)],
