@@ -193,7 +193,10 @@ class _Lowering:
         absorbed = set(self._epilogues.values())
         for node in self.graph.nodes:
             if node not in absorbed:
-                getattr(self, f"_{node.op}")(node)
+                lower = getattr(self, f"_{node.op}", None)
+                if lower is None:
+                    raise KernelError(f"tape: no kernel for the operation `{node.op}`")
+                lower(node)
                 self._release(node.output.index, self._values[self._epilogues.get(node, node).output])
         if self.graph.logits is None:
             raise KernelError("graph: expected a call of `output`, got none")

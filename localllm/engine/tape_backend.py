@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import numpy.typing as npt
 import psutil
@@ -15,9 +17,9 @@ from localllm.errors import OptionError
 
 
 def default_threads() -> int:
-    """Physical cores among those that this process may use."""
-    allowed = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
-    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
+    """Physical cores among those that this process may use; all of these where the system does not tell."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
 
 
 class TapeBackend:
