@@ -25,7 +25,6 @@ from registry.sources.base import Source, Wanted, finish_pull, wait_for_staging
 from registry.store import Store
 
 _CHUNK_BYTES = 1 << 20
-_MAGIC = b"GGUF"
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
 _QUANT = re.compile(r"[-_.](?P<quant>(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
 _FICLONE = 0x40049409
@@ -47,7 +46,11 @@ class FileSource(Source):
     def pull(self, wanted: Wanted, store: Store, cancel: threading.Event) -> Iterator[Progress]:
         """See Source.pull. Digests become known as the files are read; until then events carry none."""
         yield PULLING_MANIFEST
-        paths = _all_parts(_path_of(wanted.location))
+        named = _all_parts(_path_of(wanted.location))
+        # A bad file is refused at once, by the name that the user knows; what counts are the bytes taken below.
+        wanted.inspect(named)
+        # A cache of downloads often holds links to the real files; those are what can be shared.
+        paths = [path.resolve() for path in named]
         waiting = Progress(f"reading {paths[0].name}")
         staging = yield from wait_for_staging(store, f"file:{paths[0]}", cancel, waiting)
         with staging:
@@ -90,8 +93,7 @@ def _all_parts(path: Path) -> list[Path]:
     for part in paths:
         if not part.is_file():
             raise SourceError(f'"{part}" is not a file' if part.exists() else f'"{part}" does not exist')
-    # A cache of downloads often holds links to the real files; those are what can be shared.
-    return [part.resolve() for part in paths]
+    return paths
 
 
 def _as_part(text: str) -> str:
@@ -106,9 +108,6 @@ def _take(path: Path, staged: Path, cancel: threading.Event) -> Generator[Progre
     except OSError as error:
         raise SourceError(f'cannot read "{path}": {error.strerror}') from error
     with source:
-        if source.read(len(_MAGIC)) != _MAGIC:
-            raise SourceError(f'"{path}" is not a GGUF file')
-        source.seek(0)
         before = os.fstat(source.fileno())
         if _share(source, path, staged):
             digest = yield from _hash(source, path, None, cancel)

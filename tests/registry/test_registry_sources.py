@@ -285,8 +285,6 @@ def test_a_file_that_changes_meanwhile_is_refused(
         ("a-00001-of-00002.gguf", b"GGUF", "a-00002-of-00002.gguf.*does not exist"),
         ("a-00003-of-00002.gguf", b"GGUF", "not one of the parts"),
         ("a-00000-of-00000.gguf", b"GGUF", "not one of the parts"),
-        ("text.gguf", b"hello", "is not a GGUF file"),
-        ("empty.gguf", b"", "is not a GGUF file"),
     ],
 )
 def test_files_that_are_no_model(
@@ -297,6 +295,18 @@ def test_files_that_are_no_model(
     with pytest.raises(SourceError, match=message):
         list(registry.pull(f"file:{tmp_path / file_name}", store, inspect=inspect, catalog=Catalog({})))
     assert store.models() == []
+
+
+def test_a_refused_file_is_named_as_the_user_knows_it(tmp_path: Path, store: Store) -> None:
+    def refuse(paths: Sequence[Path]) -> ModelFacts:
+        raise SourceError(f"{paths[0]}: refused")
+
+    real, link = tmp_path / "0a1b", tmp_path / "m.gguf"
+    real.write_bytes(b"GGUF")
+    link.symlink_to(real)
+    with pytest.raises(SourceError, match=f"^{link}: refused"):
+        list(registry.pull(f"file:{link}", store, inspect=refuse, catalog=Catalog({})))
+    assert store.models() == [] and not list(store.root.rglob("part-*"))
 
 
 # ---- pip:
