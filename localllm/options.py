@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _INT64_MAX = 2**63 - 1
 _FLOAT_MAX = sys.float_info.max
+_FLOAT32_MAX = float.fromhex("0x1.fffffep+127")
 _logged_unknown: set[str] = set()
 
 
@@ -127,6 +128,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _FLOAT_MAX
 
 
+def _is_float32(value: Any) -> bool:
+    """Whether a number stays finite where it is computed with."""
+    return _is_number(value) and abs(value) <= _FLOAT32_MAX
+
+
 def _read_integer(name: str, value: Any) -> int:
     if not _is_number(value) or abs(value) > _INT64_MAX:
         raise _wrong_type(name, "of type integer")
@@ -134,7 +140,7 @@ def _read_integer(name: str, value: Any) -> int:
 
 
 def _read_float(name: str, value: Any) -> float:
-    if not _is_number(value):
+    if not _is_float32(value):
         raise _wrong_type(name, "of type float32")
     return float(value)
 
@@ -162,7 +168,7 @@ def _read_biases(name: str, value: Any) -> dict[str, float]:
         value = {str(token): bias for token, bias in value}
     if not isinstance(value, Mapping):
         raise _wrong_type(name, expected)
-    if not all(bias is False or _is_number(bias) for bias in value.values()):
+    if not all(bias is False or _is_float32(bias) for bias in value.values()):
         raise _wrong_type(name, expected)
     return {str(token): -math.inf if bias is False else float(bias) for token, bias in value.items()}
 

@@ -53,6 +53,7 @@ def test_defaults_are_valid_and_not_shared() -> None:
         ("num_ctx", "8", 'option "num_ctx" must be of type integer'),
         ("num_ctx", True, 'option "num_ctx" must be of type integer'),
         ("temperature", 10**350, 'option "temperature" must be of type float32'),
+        ("temperature", 1e39, 'option "temperature" must be of type float32'),
         ("seed", 1e30, 'option "seed" must be of type integer'),
         ("seed", float("nan"), 'option "seed" must be of type integer'),
         ("temperature", "hot", 'option "temperature" must be of type float32'),
@@ -62,7 +63,11 @@ def test_defaults_are_valid_and_not_shared() -> None:
         ("stop", [1], 'option "stop" must be of an array of strings'),
         ("num_ctx", -1, 'option "num_ctx" must be at least 0, not -1'),
         ("mirostat", 3, 'option "mirostat" must be in 0..2, not 3'),
-        ("logit_bias", 5, 'option "logit_bias" must be an object of token: bias, or an array of [token, bias]'),
+        *(
+            ("logit_bias", bias, 'option "logit_bias" must be an object of token: bias, or an array of [token, bias]')
+            for bias in (5, {"A": 1e39}, [["A", -1e39]])
+        ),
+        ("logit_bias", "A", 'option "logit_bias" must be an object of token: bias, or an array of [token, bias]'),
     ],
 )
 def test_refused(name: str, value: Any, text: str) -> None:
