@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         n_batch=max(n_parallel, min(request.num_batch or DEFAULT_N_BATCH, n_ctx)),
         n_slots=n_parallel + N_SPARE_SEQUENCES,
         n_pages=n_parallel * n_pages_for(n_ctx),
-        n_threads=request.num_thread,
+        n_threads=choose_n_threads(request.num_thread),
         kv_cache_type=request.kv_cache_type,
         cache_dir=cache_dir,
         model_digest=spec.model_digest,
@@ -92,6 +93,11 @@ def choose_n_ctx(num_ctx: int, n_ctx_train: int) -> int:
     """The context in force: what is asked for (0: a default), at most what the model was trained for."""
     wanted = num_ctx or DEFAULT_N_CTX
     return min(wanted, n_ctx_train) if n_ctx_train else wanted
+
+
+def choose_n_threads(num_thread: int) -> int:
+    """What is asked for (0: the engine chooses), at most one for each processor: more would wait for one another."""
+    return min(num_thread, os.cpu_count() or 1)
 
 
 def can_insert(tokenizer: Tokenizer, templates: Templates) -> bool:

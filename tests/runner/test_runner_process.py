@@ -37,7 +37,7 @@ from localllm.messages import (
     encode_frame,
     read_frame,
 )
-from localllm.runner.model import Reporter, choose_n_ctx
+from localllm.runner.model import Reporter, choose_n_ctx, choose_n_threads
 from localllm.runner.outbox import Outbox
 from localllm.runner.service import Service
 
@@ -173,6 +173,11 @@ def test_progress_is_thinned_out_but_never_loses_an_end() -> None:
 )
 def test_the_context_in_force(num_ctx: int, n_ctx_train: int, n_ctx: int) -> None:
     assert choose_n_ctx(num_ctx, n_ctx_train) == n_ctx
+
+
+def test_no_more_threads_than_processors() -> None:
+    n_processors = os.cpu_count() or 1
+    assert [choose_n_threads(n) for n in (0, 1, 10**6)] == [0, 1, n_processors]
 
 
 @pytest.fixture
