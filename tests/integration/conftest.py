@@ -189,6 +189,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory, tiny_models: ModuleType) -> C
     makers: dict[str, Callable[[Path], Any]] = {
         "random": tiny.random_model,
         "other": lambda path: tiny.random_model(path, seed=7),
+        "long": lambda path: tiny.random_model(path, ctx=131072),
         "spm": tiny.spm_model,
         "bert": tiny.bert_model,
         "flat": lambda path: tiny.flat_model(path, LETTER_PROBABILITIES),
