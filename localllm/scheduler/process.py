@@ -60,6 +60,10 @@ class RunnerProcess:
         )
         return cls(process, on_message, on_exit)
 
+    def attach(self, on_message: Callable[[Message], None], on_exit: Callable[[], None]) -> None:
+        """Give the child's messages and its end to somebody else from now on."""
+        self._on_message, self._on_exit = on_message, on_exit
+
     def send(self, message: Message) -> None:
         """Queue a message for the child; never blocks. What a dead child does not read is lost."""
         assert self._process.stdin is not None

@@ -8,7 +8,7 @@ import contextlib
 import enum
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from localllm.durations import FOREVER_NS, NS_PER_S
 from localllm.errors import LocalLLMError, RunnerError
 from localllm.messages import Cancel, Done, Error, Failed, LoadRequest, Message, Progress, Ready, Rendered, Text, Tokens
 from localllm.scheduler.process import RunnerProcess
+from localllm.scheduler.spare import SpareRunner
 
 logger = logging.getLogger(__name__)
 
@@ -75,17 +76,16 @@ class Resident:
 
     async def load(
         self,
-        command: Sequence[str],
-        env: Mapping[str, str] | None,
+        spare: SpareRunner,
         timeout_s: float | None,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        """Start the process and load the model into it; on any failure the process is gone when this raises.
+        """Take a process and load the model into it; on any failure the process is gone when this raises.
 
         Raises: the error class the runner names, or RunnerError where it dies or makes no progress.
         """
         try:
-            self.process = await RunnerProcess.start(command, self._receive, self._exited, env)
+            self.process = await spare.take(self._receive, self._exited)
         except OSError as error:
             raise RunnerError(f"the model runner cannot be started: {error}") from error
         try:

@@ -43,6 +43,7 @@ from localllm.scheduler.resident import (
     error_of,
     model_key,
 )
+from localllm.scheduler.spare import SpareRunner
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +182,9 @@ class Lease:
 class Scheduler:
     """The resident models of this machine. All methods belong to one event loop.
 
-    `command` starts a runner; `max_loaded_models` 0 chooses; `load_timeout_s` None waits for ever; `estimate` and
-    `available_bytes` answer for memory (`estimate` runs in a thread).
+    `command` starts a runner; with `keep_spare` one is kept started while no model is loaded; `max_loaded_models` 0
+    chooses; `load_timeout_s` None waits for ever; `estimate` and `available_bytes` answer for memory (`estimate` runs
+    in a thread).
     """
 
     def __init__(
@@ -193,11 +195,11 @@ class Scheduler:
         max_queue: int = 512,
         max_loaded_models: int = 0,
         load_timeout_s: float | None = 300.0,
+        keep_spare: bool = False,
         estimate: Callable[[LoadRequest], memory.MemoryEstimate] = memory.estimate,
         available_bytes: Callable[[], int] = memory.available_bytes,
     ) -> None:
-        self._command = tuple(command)
-        self._env = env
+        self._spare = SpareRunner(tuple(command), env, keep_spare)
         self._max_queue = max_queue
         self._max_loaded = max_loaded_models or DEFAULT_MAX_LOADED_MODELS
         self._load_timeout_s = load_timeout_s
@@ -214,6 +216,7 @@ class Scheduler:
     async def start(self) -> None:
         """Begin to watch over the runners."""
         self._watchdog = asyncio.create_task(self._watch(), name="scheduler watchdog")
+        self._spare.prepare()
 
     async def stop(self) -> None:
         """Unload everything, within a bounded time; requests that run or wait end with an error."""
@@ -229,6 +232,7 @@ class Scheduler:
                     await task
         await asyncio.gather(*(self._unload(resident) for resident in list(self._residents.values())))
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._spare.stop()
 
     async def lease(
         self, want: LoadRequest, keep_alive_ns: int, on_progress: Callable[[Progress], None] | None = None
@@ -356,6 +360,8 @@ class Scheduler:
         await resident.stop()
         self._forget(resident)
         self._dispatch()
+        if not self._residents and not self.is_stopping:
+            self._spare.prepare()
 
     def _runner_exited(self, resident: Resident) -> None:
         self._forget(resident)
@@ -379,7 +385,7 @@ class Scheduler:
             resident.weights_bytes = estimate.weights_bytes
             self._residents[key] = resident
             try:
-                await resident.load(self._command, self._env, self._load_timeout_s, lambda p: self._tell(key, p))
+                await resident.load(self._spare, self._load_timeout_s, lambda p: self._tell(key, p))
             except BaseException:
                 self._forget(resident)
                 raise

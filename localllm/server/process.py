@@ -72,6 +72,7 @@ def make_daemon(host: str) -> Daemon:
         max_queue=env.max_queue(),
         max_loaded_models=env.max_loaded_models(),
         load_timeout_s=env.load_timeout_s(),
+        keep_spare=True,
     )
     return Daemon(
         store, scheduler, functools.partial(_pull, store), Settings.from_environment(is_loopback_address(host))

@@ -127,9 +127,7 @@ def test_quantised_weights_agree_within_the_rounding_of_activations() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), n_threads=st.sampled_from([1, 2, 3]))
-def test_chunks_batches_and_threads_change_no_bit(
-    programs: dict[int, TapeProgram], seed: int, n_threads: int
-) -> None:
+def test_chunks_batches_and_threads_change_no_bit(programs: dict[int, TapeProgram], seed: int, n_threads: int) -> None:
     """Sequences in three slots, cut into random chunks and interleaved at random, against one token at a time."""
     rng = np.random.default_rng(seed)
     texts = [tokens(10 + slot, int(rng.integers(1, 60))) for slot in range(int(rng.integers(1, 4)))]
