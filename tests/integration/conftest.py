@@ -78,7 +78,7 @@ class Server:
 
     def loaded(self) -> dict[str, dict[str, Any]]:
         """/api/ps by the models' names, without `:latest`."""
-        return {model["name"].partition(":")[0]: model for model in self.http.get("/api/ps").json()["models"]}
+        return {model["name"].removesuffix(":latest"): model for model in self.http.get("/api/ps").json()["models"]}
 
     def blobs(self) -> set[str]:
         folder = self.models / "blobs"

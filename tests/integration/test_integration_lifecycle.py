@@ -67,12 +67,13 @@ def test_keep_alive_zero_unloads(server: Any, model: Model, keep_alive: Any) -> 
 
 @pytest.mark.parametrize("keep_alive", [2, "2s"])
 def test_a_short_keep_alive_runs_out(server: Any, model: Model, wait_for: Callable[..., None], keep_alive: Any) -> None:
-    before = {runner.pid for runner in server.runners()}
+    server.unload_all()
     server.post("/api/generate", {"model": model("random"), "keep_alive": keep_alive})
+    (runner,) = server.runners()
     start = time.monotonic()
     wait_for(lambda: "random" not in server.loaded())
     assert 1.5 < time.monotonic() - start < 4
-    wait_for(lambda: {runner.pid for runner in server.runners()} <= before)
+    wait_for(lambda: not runner.is_running())
 
 
 @pytest.mark.parametrize("keep_alive", ["abc", "-1", "2", True, {}, []])
@@ -313,6 +314,7 @@ def test_no_process_outlives_a_daemon_that_ends_while_it_loads(
     thread = threading.Thread(target=_post_quietly, args=(server, {"model": "random", "prompt": "x"}))
     thread.start()
     wait_for(server.runners)
+    time.sleep(0.3)
     children = server.runners()
     server.stop(number)
     thread.join()

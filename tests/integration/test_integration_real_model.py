@@ -13,6 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
+STORY = [{"role": "user", "content": "Tell me a story about a dog and a boat."}]
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +52,14 @@ def test_equal_seeds_alone_beside_others_cached_and_after_a_reload(smollm2: Any)
     def other(i: int) -> str:
         return text(smollm2, [{"role": "user", "content": f"Count to {i + 5}. " * (8 * i + 1)}], seed=i)
 
-    first = text(smollm2, seed=7)
-    assert text(smollm2, seed=7) == first != text(smollm2, seed=8)
+    first = text(smollm2, STORY, seed=7)
+    assert text(smollm2, STORY, seed=7) == first != text(smollm2, STORY, seed=8)
     with ThreadPoolExecutor(4) as pool:
         others = [pool.submit(other, i) for i in range(3)]
-        assert pool.submit(text, smollm2, seed=7).result() == first
+        assert pool.submit(text, smollm2, STORY, seed=7).result() == first
         beside = [one.result() for one in others]
     smollm2.post("/api/generate", {"model": "smollm2:135m", "keep_alive": 0})
-    assert text(smollm2, seed=7) == first
+    assert text(smollm2, STORY, seed=7) == first
     assert [other(i) for i in range(3)] == beside
 
 
