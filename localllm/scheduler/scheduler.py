@@ -182,7 +182,7 @@ class Lease:
 class Scheduler:
     """The resident models of this machine. All methods belong to one event loop.
 
-    `command` starts a runner; with `keep_spare` one is kept started while no model is loaded; `max_loaded_models` 0
+    `command` starts a runner; with `keep_spare` one is started ahead, at first and after each unloading; `max_loaded_models` 0
     chooses; `load_timeout_s` None waits for ever; `estimate` and `available_bytes` answer for memory (`estimate` runs
     in a thread).
     """
@@ -360,7 +360,7 @@ class Scheduler:
         await resident.stop()
         self._forget(resident)
         self._dispatch()
-        if not self._residents and not self.is_stopping:
+        if not self.is_stopping:
             self._spare.prepare()
 
     def _runner_exited(self, resident: Resident) -> None:
