@@ -182,9 +182,9 @@ class Lease:
 class Scheduler:
     """The resident models of this machine. All methods belong to one event loop.
 
-    `command` starts a runner; with `keep_spare` one is started ahead, at first and after each unloading; `max_loaded_models` 0
-    chooses; `load_timeout_s` None waits for ever; `estimate` and `available_bytes` answer for memory (`estimate` runs
-    in a thread).
+    `command` starts a runner; with `keep_spare` one is started ahead, at first and after each unloading;
+    `max_loaded_models` 0 chooses; `load_timeout_s` None waits for ever; `estimate` and `available_bytes` answer for
+    memory (`estimate` runs in a thread).
     """
 
     def __init__(

@@ -59,6 +59,7 @@ async def test_a_spare_that_died_is_not_used(make_scheduler: Make, want: Want, a
     await until(fake_runners)
     (spare,) = fake_runners()
     os.kill(spare, signal.SIGKILL)
+    await until(lambda: spare not in fake_runners())
     assert await pid_of(scheduler, want(), ask("!pid"), FOREVER_NS) != spare
     await scheduler.stop()
     assert fake_runners() == []
