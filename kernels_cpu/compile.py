@@ -5,7 +5,8 @@ row of a tape, from which it reads its arguments; it does the share of the work 
 `thread` of `n_threads`. It is compiled as a C callback, so that a tape can call it by address.
 
 The cache directory is keyed by a hash of this package's sources, the versions of Numba and
-llvmlite, and the CPU path: Numba alone would not notice that an imported file has changed.
+llvmlite, and the CPU path: Numba alone would not notice that an imported file has changed. Where the
+cache cannot be written, the system's temporary folder serves instead.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import logging
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -30,6 +35,10 @@ from kernels_cpu.target import TARGET
 
 SIGNATURE = "void(int64, int64, int64)"
 PACKAGE = Path(__file__).parent
+# The kernels of one model take about 1 MB.
+MIN_FREE_BYTES = 8 << 20
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
@@ -45,7 +54,7 @@ if _forced():
 
 def default_cache_dir() -> Path:
     """Where caches live unless the caller says otherwise: LOCALLLM_CACHE_DIR, else the user's cache folder."""
-    return Path(os.environ.get("LOCALLLM_CACHE_DIR") or platformdirs.user_cache_dir("localllm"))
+    return Path(os.environ.get("LOCALLLM_CACHE_DIR") or platformdirs.user_cache_dir("localllm", appauthor=False))
 
 
 @functools.cache
@@ -58,9 +67,53 @@ def source_hash() -> str:
     return h.hexdigest()[:16]
 
 
+@functools.cache
 def cache_directory() -> Path:
-    """The folder of compiled kernels for this package, Numba and CPU path."""
-    return default_cache_dir() / "kernels" / source_hash()
+    """The folder of compiled kernels for this package, Numba and CPU path.
+
+    Raises:
+        KernelError: neither the cache folder nor the temporary one can be written.
+    """
+    preferred = default_cache_dir() / "kernels" / source_hash()
+    problem = _problem_with(preferred)
+    if problem is None:
+        return preferred
+    private = Path(tempfile.gettempdir()) / f"localllm-{_user_id()}"
+    substitute = private / "kernels" / source_hash()
+    if not _is_ours(private) or _problem_with(substitute) is not None:
+        raise KernelError(
+            f"compiled kernels cannot be kept in {preferred} ({problem}) nor in {private}; "
+            "set LOCALLLM_CACHE_DIR to a folder that can be written"
+        )
+    logger.warning("compiled kernels cannot be kept in %s (%s); they are in %s", preferred, problem, private)
+    return substitute
+
+
+def _problem_with(folder: Path) -> str | None:
+    """Why compiled kernels cannot be kept in a folder, which is made; None if they can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        is_full = shutil.disk_usage(folder).free < MIN_FREE_BYTES and not any(folder.glob("*.done"))
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return "no space left" if is_full else None
+
+
+def _user_id() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder, which is made, belongs to this user alone: what is loaded from it is run."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    if not hasattr(os, "getuid"):
+        return True  # Windows: the temporary folder is the user's own
+    return not folder.is_symlink() and found.st_uid == _user_id() and not found.st_mode & 0o022
 
 
 numba.config.CACHE_DIR = str(cache_directory())
@@ -127,7 +180,8 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
     shares = [[k.name for k in missing[i::n]] for i in range(n)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()"]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    # A pipe that nobody writes to: its end tells the children that this process is gone.
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     children = [subprocess.Popen(command + share, env=env, **quiet) for share in shares]  # type: ignore[call-overload]
     try:
         while any(child.poll() is None for child in children):
@@ -144,6 +198,12 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
 
 
 def main() -> None:
-    """Compile the kernels named by the command line: the body of a compiling process."""
+    """Compile the kernels named by the command line, unless stdin ends: the body of a compiling process."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     for name in sys.argv[1:]:
         find_kernel(name).address()
+
+
+def _exit_with_parent() -> None:
+    os.read(0, 1)  # not sys.stdin: a thread inside it would make the interpreter's own end fail
+    os._exit(1)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
@@ -25,6 +26,7 @@ from numba import int64, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels_cpu.compile import Kernel
 from kernels_cpu.ops import arg, share
 from kernels_cpu.ops.quantize import quantized_row_bytes
 from kernels_cpu.quants.floats import FloatFormat
@@ -355,3 +357,39 @@ def make_row_reader(fmt: Format | FloatFormat) -> Any:
         return types.void(*[types.int64] * 4), gen
 
     return read_row
+
+
+# ------------------------------------------------------------------- the kernels of a type
+
+# What `_product` and `_rows` call: each type's kernels are copies of these two functions with globals of their own,
+# since Numba reads globals as constants, and its disk cache wants functions and not closures.
+tile_1 = tile_2 = tile_n = read_row = None
+
+
+def _product(row: int, thread: int, n_threads: int) -> None:
+    """Product with a matrix of one type: see run_linear."""
+    run_linear(row, thread, n_threads, tile_1, tile_2, tile_n)
+
+
+def _rows(row: int, thread: int, n_threads: int) -> None:
+    """Rows of a matrix of one type: see run_embedding."""
+    run_embedding(row, thread, n_threads, read_row)
+
+
+def _kernel(template: Any, module: str, name: str, **used: Any) -> Kernel:
+    copy = FunctionType(template.__code__, globals() | used, name)
+    # Numba's cache files go by the qualified name and the file of the template.
+    copy.__module__, copy.__qualname__ = module, f"{module.rpartition('.')[2]}_{name}"
+    return Kernel(copy)
+
+
+def product_kernels(fmt: Format | FloatFormat, module: str) -> tuple[Kernel, Kernel, Kernel]:
+    """Kernels called `linear`, `linear_16` (activations of 16 bits; float types: the same again) and `embedding`.
+
+    `module` is the name of the module that binds them to these names.
+    """
+    bits = (8, 8) if isinstance(fmt, FloatFormat) else (8, 16)
+    tiles = [dict(zip(("tile_1", "tile_2", "tile_n"), make_tiles(fmt, b), strict=True)) for b in bits]
+    linear = _kernel(_product, module, "linear", **tiles[0])
+    linear_16 = linear if bits[1] == 8 else _kernel(_product, module, "linear_16", **tiles[1])
+    return linear, linear_16, _kernel(_rows, module, "embedding", read_row=make_row_reader(fmt))

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernels_cpu.compile import kernel
-from kernels_cpu.linear import make_row_reader, make_tiles, run_embedding, run_linear
+from kernels_cpu.linear import product_kernels
 from kernels_cpu.quants.format import (
     Bytes,
     Format,
@@ -85,24 +84,4 @@ FORMAT = Format(
     emit_codes=lambda b, p: emit_nibbles(b, p, 32),
 )
 
-tile_1, tile_2, tile_n = make_tiles(FORMAT)
-tile16_1, tile16_2, tile16_n = make_tiles(FORMAT, bits=16)
-read_row = make_row_reader(FORMAT)
-
-
-@kernel
-def linear(row: int, thread: int, n_threads: int) -> None:
-    """Product with a Q4_K matrix: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile_1, tile_2, tile_n)
-
-
-@kernel
-def linear_16(row: int, thread: int, n_threads: int) -> None:
-    """Product with a Q4_K matrix, activations of 16 bits: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile16_1, tile16_2, tile16_n)
-
-
-@kernel
-def embedding(row: int, thread: int, n_threads: int) -> None:
-    """Rows of a Q4_K matrix: see kernels_cpu.linear."""
-    run_embedding(row, thread, n_threads, read_row)
+linear, linear_16, embedding = product_kernels(FORMAT, __name__)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels_cpu.compile import kernel
-from kernels_cpu.linear import make_row_reader, make_tiles, run_embedding, run_linear
+from kernels_cpu.linear import product_kernels
 from kernels_cpu.quants.format import Bytes, Format, Header, Scales, emit_halves, interleave, no_header, per_row
 from kernels_cpu.quants.q5_0 import emit_five_bits, pack_fifth_bits
 from kernels_cpu.simd import Builder, ir
@@ -40,24 +39,4 @@ FORMAT = Format(
     emit_codes=lambda b, p: emit_five_bits(b, p, 64, 128),
 )
 
-tile_1, tile_2, tile_n = make_tiles(FORMAT)
-tile16_1, tile16_2, tile16_n = make_tiles(FORMAT, bits=16)
-read_row = make_row_reader(FORMAT)
-
-
-@kernel
-def linear(row: int, thread: int, n_threads: int) -> None:
-    """Product with a Q5_1 matrix: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile_1, tile_2, tile_n)
-
-
-@kernel
-def linear_16(row: int, thread: int, n_threads: int) -> None:
-    """Product with a Q5_1 matrix, activations of 16 bits: see kernels_cpu.linear."""
-    run_linear(row, thread, n_threads, tile16_1, tile16_2, tile16_n)
-
-
-@kernel
-def embedding(row: int, thread: int, n_threads: int) -> None:
-    """Rows of a Q5_1 matrix: see kernels_cpu.linear."""
-    run_embedding(row, thread, n_threads, read_row)
+linear, linear_16, embedding = product_kernels(FORMAT, __name__)

@@ -27,9 +27,7 @@ class QuantType:
 
 
 _MODULES = (f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k)
-QUANT_TYPES = {
-    m.FORMAT.type_id: QuantType(m.FORMAT, m.linear, getattr(m, "linear_16", m.linear), m.embedding) for m in _MODULES
-}
+QUANT_TYPES = {m.FORMAT.type_id: QuantType(m.FORMAT, m.linear, m.linear_16, m.embedding) for m in _MODULES}
 
 
 def quant_type(type_id: int, tensor: str) -> QuantType:
