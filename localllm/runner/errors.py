@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from kernels_cpu import KernelError
 from localllm import errors
 from localllm.errors import LocalLLMError, RunnerError
 from localllm.messages import Error, Failed
@@ -30,5 +31,7 @@ def _described(error: Exception) -> tuple[str, str, str | None]:
     kind = next((c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), None)
     if isinstance(error, LocalLLMError):
         return str(error), kind or RunnerError.__name__, error.hint
+    if isinstance(error, KernelError):
+        return str(error), RunnerError.__name__, None
     logger.error("internal error", exc_info=error)
     return f"internal error: {type(error).__name__}: {error}", RunnerError.__name__, None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
+from localllm.errors import RequestError
 from localllm.messages import (
     Cancel,
     Detokenize,
@@ -129,6 +130,9 @@ class Preparation:
             tokens = tokenizer.encode(message.text, message.add_special, message.parse_special)
             self._send(Tokens(message.id, list(tokens)))
         elif isinstance(message, Detokenize):
+            n_vocab = tokenizer.n_vocab
+            if bad := [token for token in message.tokens if not 0 <= token < n_vocab]:
+                raise RequestError(f"tokens: ids must be in 0..{n_vocab - 1}, not {bad[0]}")
             self._send(Text(message.id, tokenizer.decode(message.tokens)))
         else:
             logger.warning("a message of type %r is not for a runner", message.type)

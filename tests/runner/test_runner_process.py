@@ -117,7 +117,7 @@ def test_a_conversation_over_the_pipe(pipes: Any) -> None:
     assert isinstance(runner.answer()[-1], Done)
     runner.send(Detokenize("4", [10**6]), request("5"))
     error = runner.receive()
-    assert isinstance(error, Error) and (error.id, error.kind) == ("4", "TokenizerError")
+    assert isinstance(error, Error) and (error.id, error.kind) == ("4", "RequestError")
     assert isinstance(runner.answer()[-1], Done)
     runner.send(Shutdown())
     runner.thread.join(5)
