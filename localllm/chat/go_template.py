@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from localllm.chat.budget import Budget
 from localllm.chat.conversation import BETWEEN_TURNS, Message, normalised, with_turns_merged
 from localllm.errors import TemplateError
 
@@ -26,6 +27,18 @@ class Block:
     words: list[str]
     body: list[Any] = field(default_factory=list)
     otherwise: list[Any] = field(default_factory=list)
+
+
+class Output:
+    """The texts of one rendering, each charged to its budget."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.budget = Budget()
+
+    def append(self, text: str) -> None:
+        self.budget.spend(len(text))
+        self.texts.append(text)
 
 
 class CutAtResponse(Exception):  # noqa: N818 (control flow, not an error)
@@ -45,12 +58,18 @@ class GoTemplate:
         if not self.uses_messages and ".Response" not in source:
             source += "{{ .Response }}"
         tokens = list(_tokens(source))
-        self._nodes = _parse(tokens)
+        try:
+            self._nodes = _parse(tokens)
+        except RecursionError as error:
+            raise TemplateError("Go template: nested too deeply") from error
         if tokens:
             raise TemplateError(f"Go template: unexpected {{{{ {tokens[0]} }}}}")
 
     def render(self, messages: list[Message], tools: Any = None, **variables: Any) -> str:
-        """The prompt; a last message of the assistant is the beginning of its answer. The rest is not looked at."""
+        """The prompt; a last message of the assistant is the beginning of its answer. The rest is not looked at.
+
+        Raises: LimitError where it costs too much: loops in loops over the messages grow without bound.
+        """
         messages = with_turns_merged(normalised(messages))
         if not self.uses_messages:
             return self._render_turns(messages)
@@ -73,10 +92,10 @@ class GoTemplate:
         return "".join(self._run(turn, cut=False) for turn in earlier) + self._run(last, cut=True)
 
     def _run(self, root: dict[str, Any], cut: bool) -> str:
-        out: list[str] = []
+        out = Output()
         with contextlib.suppress(CutAtResponse):
             _execute(self._nodes, root, root, out, cut)
-        return "".join(out)
+        return "".join(out.texts)
 
 
 def _tokens(source: str) -> Iterator[list[str] | str]:
@@ -140,12 +159,13 @@ def _check_value(words: list[str]) -> None:
         raise TemplateError(f"Go template: {{{{ {' '.join(words)} }}}} is not supported")
 
 
-def _execute(nodes: list[Any], root: dict[str, Any], dot: dict[str, Any], out: list[str], cut: bool) -> None:
+def _execute(nodes: list[Any], root: dict[str, Any], dot: dict[str, Any], out: Output, cut: bool) -> None:
     for node in nodes:
         if isinstance(node, str):
             out.append(node)
         elif node.words[0] == "range":
             for message in root["Messages"]:
+                out.budget.step()
                 _execute(node.body, root, message, out, cut)
         elif node.words[0] == "if":
             chosen = node.body if _value(node.words[1:], root, dot) else node.otherwise

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from localllm.chat import GoTemplate
+from localllm.chat.budget import LimitError
 from localllm.errors import TemplateError
 
 SYSTEM = {"role": "system", "content": "s"}
@@ -78,4 +79,27 @@ def test_insert() -> None:
 )
 def test_what_is_not_supported_is_refused_when_compiled(source: str) -> None:
     with pytest.raises(TemplateError):
+        GoTemplate(source)
+
+
+def nested_ranges(depth: int, body: str) -> str:
+    return "{{ range .Messages }}" * depth + body + "{{ end }}" * depth
+
+
+@pytest.mark.parametrize("source", [nested_ranges(30, "x"), nested_ranges(12, "x" * 100_000), nested_ranges(30, "")])
+def test_loops_in_loops_end(source: str) -> None:
+    with pytest.raises(LimitError, match="the chat template"):
+        GoTemplate(source).render([SYSTEM, USER, ASSISTANT])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ if " + "(" * 5000 + ".System" + ")" * 5000 + " }}x{{ end }}",
+        "{{ if .System }}" * 5000 + "x" + "{{ end }}" * 5000,
+        "{{ if .System }}" + "x{{ else if .Prompt }}" * 5000 + "{{ end }}",
+    ],
+)
+def test_deep_nesting_is_refused(source: str) -> None:
+    with pytest.raises(TemplateError, match="nested too deeply"):
         GoTemplate(source)
