@@ -51,6 +51,12 @@ class PromptBuilder:
             ContextLengthError: too long, and not allowed to be cut.
         """
         self._check(request)
+        prompt = self._fitting(request)
+        if not prompt.tokens:
+            raise RequestError("the prompt is empty")
+        return prompt
+
+    def _fitting(self, request: GenerateRequest) -> Prompt:
         if request.suffix:
             return self._cut(request, Prompt("", self._insert_tokens(request)))
         if request.raw:
@@ -120,8 +126,6 @@ class PromptBuilder:
         """Keep the first num_keep tokens and drop the middle so that about half of the context is free, as Ollama."""
         tokens, limit = prompt.tokens, max(1, self._n_ctx - 1)
         n_all = len(tokens)
-        if not tokens:
-            raise RequestError("the prompt is empty")
         if n_all <= limit:
             return prompt
         if not (request.truncate and request.shift):

@@ -176,6 +176,17 @@ def test_a_refusal_is_told_in_the_templates_words(script_runner: Any) -> None:
     assert (error.kind, error.error) == ("TemplateError", "not on Sundays")
 
 
+@pytest.mark.parametrize(
+    "fields", [{"template": "{{ '' }}"}, {"go": '{{ "" }}', "metadata": {"tokenizer.chat_template": None}}]
+)
+def test_a_conversation_without_tokens_is_refused(script_runner: Any, fields: dict[str, Any]) -> None:
+    runner = script_runner(**fields)
+    user = said("user", "" if "go" in fields else "u")
+    error = runner.chat([user]).error
+    assert (error.kind, error.error) == ("RequestError", "the prompt is empty")
+    assert runner.generate().text == "abcdef"
+
+
 def test_a_template_that_does_not_compile_leaves_raw_prompts(script_runner: Any) -> None:
     runner = script_runner(template="{% if %}")
     assert runner.chat([USER]).error.kind == "TemplateError"
