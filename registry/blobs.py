@@ -32,7 +32,7 @@ class Blobs:
         """Bytes of a blob, None when it is not there."""
         try:
             return self.path(digest).stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def has(self, digest: str, size: int | None = None) -> bool:

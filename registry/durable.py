@@ -14,6 +14,8 @@ from registry.errors import NoSpaceError, StoreNotWritableError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOLCK, errno.EOPNOTSUPP}
+# Something else is where a folder or a file should be, or the device fails.
+_REFUSED |= {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EIO}
 
 
 def sync_directory(directory: Path) -> None:

@@ -266,7 +266,7 @@ class Store:
             with open(path, "rb") as file:
                 raw = file.read(MAX_MANIFEST_BYTES + 1)
                 modified_ns = os.fstat(file.fileno()).st_mtime_ns
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise ModelNotFoundError(stored.short) from error
         except OSError as error:
             raise BrokenModelError(stored.short, error.strerror or str(error)) from error

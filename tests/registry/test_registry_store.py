@@ -435,3 +435,16 @@ def test_a_refusal_to_write_is_a_clear_error(store: Store, monkeypatch: pytest.M
     with pytest.raises(StoreNotWritableError, match="cannot write to the model store") as caught:
         store.delete(parse_name("m"))
     assert "LOCALLLM_MODELS" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_where_the_store_should_be_is_a_clear_error(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    store = Store(tmp_path / "file" / below)
+    assert store.models() == []
+    with pytest.raises(ModelNotFoundError):
+        store.resolve(parse_name("m"))
+    for change in (lambda: store.delete(parse_name("m")), lambda: store.blobs.put(b"x")):
+        with pytest.raises(StoreNotWritableError, match=r"file.*Not a directory") as caught:
+            change()
+        assert "LOCALLLM_MODELS" in (caught.value.hint or "")
