@@ -131,7 +131,7 @@ StartServer = Callable[..., Server]
 def _starter(serve_env: dict[str, str], folder_of: Callable[[], Path]) -> Iterator[StartServer]:
     servers: list[Server] = []
 
-    def start(models: Path | None = None, **settings: str) -> Server:
+    def start(models: Path | None = None, env: dict[str, str] | None = None, **settings: str) -> Server:
         folder = folder_of()
         port = free_port()
         models = models or folder / "models"
@@ -141,6 +141,7 @@ def _starter(serve_env: dict[str, str], folder_of: Callable[[], Path]) -> Iterat
             "LOCALLLM_MODELS": str(models),
             "LOCALLLM_STATE_DIR": str(folder / "state"),
             **{f"LOCALLLM_{name.upper()}": value for name, value in settings.items()},
+            **(env or {}),
         }
         command = [sys.executable, "-m", "localllm", "serve"]
         log_path = folder / "log"
@@ -159,7 +160,7 @@ def _starter(serve_env: dict[str, str], folder_of: Callable[[], Path]) -> Iterat
 
 @pytest.fixture
 def start_server(serve_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """start_server(models=folder, max_queue="4", …): a daemon that answers; ended after the test."""
+    """start_server(models=folder, env={"TMPDIR": …}, max_queue="4", …): a daemon that answers; ended after the test."""
     yield from _starter(serve_env, lambda: tmp_path_factory.mktemp("server"))
 
 

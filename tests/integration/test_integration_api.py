@@ -84,6 +84,48 @@ def test_what_a_request_may_not_hold(server: Any, model: Model, more: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "status", "named"),
+    [
+        ("/api/detokenize", {"tokens": [265]}, 400, "265"),
+        ("/api/detokenize", {"tokens": [-1]}, 400, "-1"),
+        ("/api/detokenize", {"tokens": ["a"]}, 400, "tokens"),
+        ("/api/tokenize", {"text": 3}, 400, "text"),
+        ("/api/chat", {"messages": "x"}, 400, "messages"),
+        ("/api/chat", {"messages": [{"role": "user", "content": 42}]}, 400, "content"),
+        ("/api/chat", {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, 400, "content"),
+        (
+            "/api/chat",
+            {"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f"}}]},
+            400,
+            "tools",
+        ),
+        ("/api/generate", {"prompt": "x", "template": "{{ if }}"}, 400, "template"),
+        ("/api/copy", {"source": "none", "destination": "x"}, 404, "none"),
+        ("/api/copy", {"source": "random", "destination": "a/../b"}, 400, "destination"),
+        ("/api/load", {"model": "none"}, 404, "none"),
+    ],
+)
+def test_other_endpoints_refuse_by_name(
+    server: Any, model: Model, path: str, body: dict[str, Any], status: int, named: str
+) -> None:
+    assert named in server.refused(path, {"model": model("random"), **body}, status)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\udfff\ud800", "\x00", "\uffff", "\U0010ffff"])
+def test_texts_that_are_hardly_text(server: Any, model: Model, text: str) -> None:
+    # A lone surrogate is legal in JSON and none in UTF-8.
+    body = {"model": model("random"), "prompt": text, "system": text, "options": {"num_predict": 2, "stop": [text]}}
+    response = server.http.post("/api/generate", content=json.dumps(body).encode())
+    assert response.status_code == 200 and json.loads(response.text.splitlines()[-1])["done"] is True
+
+
+@pytest.mark.parametrize("body", [b"", b"3", b"[]", b"[" * 100_000, b'{"a":' * 50_000, b'{"model":"random"', b"\xff"])
+def test_bodies_that_are_no_request(server: Any, model: Model, body: bytes) -> None:
+    response = server.http.post("/api/generate", content=body)
+    assert response.status_code == 400 and response.json()["error"]
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"temperature": -1},

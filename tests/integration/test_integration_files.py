@@ -101,6 +101,68 @@ def test_a_blob_damaged_in_the_store_fails_at_load(start_server: Callable[..., A
     assert server.post("/api/generate", {"model": name, "prompt": "x"})["done"]
 
 
+def test_logits_that_are_no_numbers_end_their_request_alone(
+    server: Any, tiny_models: ModuleType, tmp_path: Path
+) -> None:
+    tiny, path = tiny_models, tmp_path / "nan.gguf"
+    tokens, types = tiny.bpe_vocab()
+    rng = np.random.default_rng(1)
+    embd, output = (rng.normal(0, 1, (len(tokens), 64)).astype(np.float32) for _ in range(2))
+    embd[ord("!")] = np.nan
+    tiny.write_gguf(path, tiny.llama_metadata(64, 1, 4096, tokens, types), tiny.llama_tensors(embd, output, seed=1))
+    body = {"model": server.add(path), "raw": True, "options": {"num_predict": 40, "temperature": 0, "num_ctx": 128}}
+    good = {**body, "prompt": "ab" * 20}
+    expected = server.post("/api/generate", good)["response"]
+    runners = server.runners()
+    for n in (1, 30, 100):
+        # What it leaves in the KV cache must not reach those who get its place there.
+        error = server.refused("/api/generate", {**body, "prompt": "ab" * 10 + "!" * n}, 500)
+        assert "logits" in error and "internal error" not in error
+        for i in range(12):
+            assert server.post("/api/generate", {**body, "prompt": f"{i} other"})["done"] is True
+        assert server.post("/api/generate", good)["response"] == expected
+    assert server.runners() == runners
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(100000000) %}x{% endfor %}",
+        "{{ raise_exception('only even turns') }}",
+        "{{ messages[0].nothing.more }}",
+        "{% for m in messages %}{{ m.content }",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    ],
+)
+def test_a_bad_template_in_the_file_is_the_requests_error(
+    server: Any, tiny_models: ModuleType, tmp_path: Path, template: str
+) -> None:
+    path = tmp_path / "template.gguf"
+    tiny_models.script_model(path, ["ok"], tmpl=template)
+    body = {"model": server.add(path), "messages": [{"role": "user", "content": "x"}], "stream": False}
+    response = server.http.post("/api/chat", json=body)
+    assert response.status_code == 400 and response.json()["error"]
+    raw = {"model": "template", "raw": True, "prompt": "<|assistant|>", "options": {"temperature": 0}}
+    assert server.post("/api/generate", raw)["response"] == "ok"
+    assert server.http.request("DELETE", "/api/delete", json={"model": "template"}).status_code == 200
+
+
+def test_a_name_pulled_again_is_the_new_file(server: Any, gguf: MakeModel, tmp_path: Path) -> None:
+    path = tmp_path / "renewed.gguf"
+    for source, text in (("story", SCRIPTED), ("utf8", "🦙щ你!"), ("story", SCRIPTED)):
+        path.unlink(missing_ok=True)
+        path.write_bytes(gguf(source).read_bytes())
+        assert server.post("/api/generate", {"model": server.add(path), "prompt": "x"})["response"] == text
+
+
+def test_a_store_that_is_no_folder(start_server: Callable[..., Any], gguf: MakeModel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    server = start_server(models=tmp_path / "file")
+    error = server.refused("/api/pull", {"model": f"file:{gguf('story')}"}, 500)
+    assert str(tmp_path / "file") in error
+    assert server.http.get("/api/tags").json() == {"models": []}
+
+
 # ---- split models
 
 

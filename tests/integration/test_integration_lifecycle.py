@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -319,6 +320,53 @@ def test_no_process_outlives_a_daemon_that_ends_while_it_loads(
     server.stop(number)
     thread.join()
     assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_a_client_that_never_sends_its_body_does_not_keep_the_daemon(start_server: StartServer) -> None:
+    server = start_server()
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        time.sleep(0.3)
+        assert server.http.get("/api/version").status_code == 200
+        start = time.monotonic()
+        assert server.stop() == 0 and time.monotonic() - start < 20
+
+
+def test_a_runner_killed_while_it_loads(
+    start_server: StartServer, gguf: MakeModel, wait_for: Callable[..., None], tmp_path: Path
+) -> None:
+    server = start_server(cache_dir=str(tmp_path / "cold"))
+    body = {"model": server.add(gguf("story")), "prompt": "x", "stream": False}
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.http.post, "/api/generate", json=body)
+        wait_for(lambda: len(server.runners()) > 1, 60)
+        psutil.Process(server.process.pid).children()[0].kill()
+        assert answer.result().status_code == 500 and "stopped while loading" in answer.result().json()["error"]
+    assert server.loaded() == {}
+    assert server.post("/api/generate", body)["response"] == "Once upon a time"
+
+
+def test_nothing_compiles_for_a_daemon_that_was_killed(
+    start_server: StartServer, gguf: MakeModel, wait_for: Callable[..., None], tmp_path: Path
+) -> None:
+    server = start_server(cache_dir=str(tmp_path / "cold"))
+    server.add(gguf("random"))
+    thread = threading.Thread(target=_post_quietly, args=(server, {"model": "random", "prompt": "x"}))
+    thread.start()
+    wait_for(lambda: len(server.runners()) > 1, 60)  # the runner and those that compile for it
+    children = server.runners()
+    server.stop(signal.SIGKILL)
+    thread.join()
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_a_cache_folder_that_cannot_be_written(start_server: StartServer, gguf: MakeModel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    server = start_server(cache_dir=str(tmp_path / "file"), env={"TMPDIR": str(tmp_path)})
+    answer = server.post("/api/generate", {"model": server.add(gguf("story")), "prompt": "x"})
+    assert answer["response"] == "Once upon a time"
+    assert "compiled kernels cannot be kept in" in server.log
 
 
 def _post_quietly(server: Any, body: dict[str, Any]) -> None:
