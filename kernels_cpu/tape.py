@@ -214,7 +214,9 @@ class _Lowering:
         if free:
             return free.pop()
         array = np.zeros(self.sizes.n_batch * stride + 64, np.uint8)
-        self.workspace_bytes += array.nbytes
+        # Memory that is never touched is never had: as a rule one row of a sequence is an output.
+        n_touched = self.sizes.n_slots if kind.endswith("n_out") else self.sizes.n_batch
+        self.workspace_bytes += n_touched * stride
         self.keep.append(array)
         return Buffer(array[-array.ctypes.data % 64 :], stride)
 

@@ -158,6 +158,15 @@ def test_few_barriers(model: Model, programs: dict[int, TapeProgram]) -> None:
     assert program.n_barriers <= 12 * 2 + 6 < len(program.tape)
 
 
+def test_memory_counts_what_steps_touch(model: Model) -> None:
+    """A row of logits for each slot, and not for each row of the largest step."""
+    small, large = (model.program(1, n_batch=n) for n in (4, 4096))
+    grown = large.memory_bytes - small.memory_bytes
+    small.close()
+    large.close()
+    assert 0 < grown < 4092 * 4 * 600, "some 500 columns of activations a row, and none of the logits"
+
+
 def test_a_program_of_one_thread_starts_no_others(model: Model) -> None:
     import threading
 
