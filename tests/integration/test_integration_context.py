@@ -53,7 +53,7 @@ def test_a_long_chat_keeps_system_and_last_message(server: Any, model: Model) ->
 
 def test_a_tool_result_stays_with_its_call(server: Any, model: Model) -> None:
     call = {"function": {"name": "f", "arguments": {"n": 1}}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         SYSTEM,
         user("Q" * 20),
         {"role": "assistant", "content": "", "tool_calls": [call]},

@@ -14,7 +14,7 @@ PROMPT = "It was a dark and stormy night; the rain fell in torrents, except at o
 OPTIONS = {"seed": 11, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "num_predict": 80, "ignore_eos": True}
 
 
-def answer(server: Any, prompt: str = PROMPT, **options: Any) -> dict[str, Any]:
+def answer(server: Any, prompt: Any = PROMPT, **options: Any) -> dict[str, Any]:
     body = {"model": "random", "prompt": prompt, "raw": True, "options": {**OPTIONS, **options}, "logprobs": True}
     whole: dict[str, Any] = server.post("/api/generate", body)
     return whole

@@ -59,7 +59,8 @@ def test_spellings_of_keep_alive(server: Any, model: Model, keep_alive: Any, sec
 
 @pytest.mark.parametrize("keep_alive", [0, "0", "0s"])
 def test_keep_alive_zero_unloads(server: Any, model: Model, keep_alive: Any) -> None:
-    for path, empty in (("/api/generate", {}), ("/api/chat", {"messages": []})):
+    for path, key in (("/api/generate", "prompt"), ("/api/chat", "messages")):
+        empty: dict[str, Any] = {key: None}
         server.post(path, {"model": model("random"), **empty})
         assert "random" in server.loaded()
         answer = server.post(path, {"model": "random", "keep_alive": keep_alive, **empty})
