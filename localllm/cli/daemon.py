@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import localllm
 from localllm import env
@@ -49,8 +50,7 @@ def ensure_running(client: Client, command: Sequence[str] = COMMAND, timeout_s: 
 
 def _start(client: Client, command: Sequence[str], timeout_s: float) -> None:
     log = log_path()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with _opened(log) as output:
         begin = output.tell()
         # The working folder must let `-m` find this very package, and must not keep the user's folder busy.
         child = subprocess.Popen(
@@ -67,6 +67,18 @@ def _start(client: Client, command: Sequence[str], timeout_s: float) -> None:
             f"the localllm server did not start ({failure}); the end of {log}:\n{_tail(log, begin)}",
             hint="`localllm serve` runs it in this terminal",
         )
+
+
+def _opened(log: Path) -> BinaryIO:
+    """The log, to append to; its folder is made. Raises: ClientError where it cannot be written."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        raise ClientError(
+            f"the localllm server cannot be started: {log} cannot be written: {error.strerror}",
+            hint="set LOCALLLM_STATE_DIR to a folder that you may write to, or run `localllm serve` in a terminal",
+        ) from error
 
 
 def _wait_until_alive(client: Client, child: subprocess.Popen[bytes], timeout_s: float) -> str:

@@ -60,6 +60,16 @@ def test_a_daemon_is_started_once_and_then_used(port: int, started: Path, local_
     assert len(started.read_text().split()) == 1
 
 
+def test_a_log_that_cannot_be_written_is_an_error(
+    port: int, local_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALLLM_STATE_DIR", str(tmp_path / "file/state"))
+    with pytest.raises(ClientError, match=r"server\.log cannot be written: Not a directory") as caught:
+        ensure_running(local_client, ["/never/started"])
+    assert caught.value.hint is not None and "LOCALLLM_STATE_DIR" in caught.value.hint
+
+
 def test_two_commands_at_once_end_with_one_daemon(port: int, started: Path) -> None:
     script = (
         "import sys; from localllm.client import Client; from localllm.cli.daemon import ensure_running\n"
