@@ -7,6 +7,7 @@ Leaves (gguf, tokenizer, chat, sampling, …) may be used from any layer and use
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,3 +182,17 @@ def test_importing_a_light_layer_loads_nothing_heavy(module: str, heavy: tuple[s
 )
 def test_the_rules(importer: str, imported: str, allowed: bool) -> None:
     assert (complaint(importer, imported) is None) is allowed
+
+
+def _declared(key: str) -> set[str]:
+    """Import names of the distributions that pyproject.toml lists under `key`."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (block,) = re.findall(rf"^{key} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    return {name.replace("-", "_").lower() for name in re.findall(r'^ *"([A-Za-z0-9_-]+)', block, re.MULTILINE)}
+
+
+def test_what_is_imported_is_declared_and_the_reverse() -> None:
+    tops = {name.partition(".")[0] for path in _files() for name, _ in imports_of(path)}
+    used = tops - set(PACKAGES) - sys.stdlib_module_names - {"__future__", "tomllib"}
+    brought_by_numba = {"llvmlite"}
+    assert used - brought_by_numba == _declared("dependencies")
