@@ -528,24 +528,10 @@ def _scalar_store(nbty: types.Type) -> Any:
     return st
 
 
-ld_i8, ld_u8 = _scalar_load(types.int8, I8), _scalar_load(types.uint8, I8)
-ld_i16, ld_u16 = _scalar_load(types.int16, I16), _scalar_load(types.uint16, I16)
 ld_i32, ld_i64 = _scalar_load(types.int32, I32), _scalar_load(types.int64, I64)
-ld_u32 = _scalar_load(types.uint32, I32)
 ld_f32 = _scalar_load(types.float32, F32)
-st_i8, st_u16, st_i32 = _scalar_store(types.int8), _scalar_store(types.uint16), _scalar_store(types.int32)
+st_i32 = _scalar_store(types.int32)
 st_i64, st_f32 = _scalar_store(types.int64), _scalar_store(types.float32)
-
-
-@intrinsic
-def ld_f16(tyctx, addr):  # type: ignore[no-untyped-def]
-    """One IEEE half at `addr` as float32."""
-
-    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        one = b.bitcast(emit_load(b, I16, a[0]), ir.VectorType(I16, 1))
-        return b.extract_element(emit_half_to_float(b, one), const(I32, 0))
-
-    return types.float32(types.int64), gen
 
 
 @intrinsic
@@ -610,12 +596,6 @@ def zero(tyctx, vt):  # type: ignore[no-untyped-def]
     """All lanes zero."""
     v = vt.instance_type
     return v(vt), lambda ctx, b, sig, a: const(v.ll(), 0.0 if v.is_float else 0)
-
-
-@intrinsic
-def load_f16(tyctx, addr):  # type: ignore[no-untyped-def]
-    """16 halves at `addr` as f32x16."""
-    return f32x16(types.int64), lambda ctx, b, sig, a: emit_load_f16(b, a[0])
 
 
 @intrinsic
@@ -731,12 +711,6 @@ sitofp, fptosi, fpext, fptrunc = (_conversion(k) for k in ("sitofp", "fptosi", "
 
 
 @intrinsic
-def shl23(tyctx, x):  # type: ignore[no-untyped-def]
-    """i32 lanes shifted left by 23: an exponent into its place."""
-    return x(x), lambda ctx, b, sig, a: b.shl(a[0], const(x.ll(), 23))
-
-
-@intrinsic
 def hsum(tyctx, x):  # type: ignore[no-untyped-def]
     """Sum of all lanes, folded by halves."""
 
@@ -754,16 +728,6 @@ def hmax(tyctx, x):  # type: ignore[no-untyped-def]
         return emit_reduce(b, a[0], lambda p, q: emit_pick(b, ">", p, q))
 
     return _SCALAR[x.elt](x), gen
-
-
-@intrinsic
-def lane_pair(tyctx, x):  # type: ignore[no-untyped-def]
-    """Each even lane copied to the odd lane after it: l0 l0 l2 l2 ..."""
-
-    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        return emit_shuffle(b, a[0], [i // 2 * 2 for i in range(x.n)])
-
-    return x(x), gen
 
 
 @intrinsic
@@ -796,13 +760,6 @@ def even_then_odd(tyctx, x):  # type: ignore[no-untyped-def]
         return emit_shuffle(b, a[0], [i // 4 * 4 + (0, 2, 1, 3)[i % 4] for i in range(x.n)])
 
     return x(x), gen
-
-
-@intrinsic
-def lane_iota(tyctx, vt):  # type: ignore[no-untyped-def]
-    """0, 1, 2, ... in the lanes of the i32 vector type `vt`."""
-    v = vt.instance_type
-    return v(vt), lambda ctx, b, sig, a: const(v.ll(), range(v.n))
 
 
 @intrinsic
