@@ -38,6 +38,9 @@ PACKAGE = Path(__file__).parent
 # The kernels of one model take about 1 MB.
 MIN_FREE_BYTES = 8 << 20
 
+# Exit status of a compiling process that finds other sources than its parent has loaded.
+OTHER_SOURCES = 86
+
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
@@ -179,7 +182,7 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
     # Deal them out like cards: neighbours in the list (the tiles of one type) cost about the same.
     shares = [[k.name for k in missing[i::n]] for i in range(n)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()"]
+    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
     # A pipe that nobody writes to: its end tells the children that this process is gone.
     quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     children = [subprocess.Popen(command + share, env=env, **quiet) for share in shares]  # type: ignore[call-overload]
@@ -187,20 +190,29 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
         while any(child.poll() is None for child in children):
             progress(sum(k.is_cached() for k in missing), len(missing))
             time.sleep(0.05)
-    finally:
+    except BaseException:
         for child in children:
-            if child.poll() is None:
-                child.kill()
-            _, stderr = child.communicate()
-            if child.returncode:
-                last = stderr.decode(errors="replace").strip().splitlines()[-1:]
-                raise KernelError(f"a kernel did not compile (exit status {child.returncode}): {' '.join(last)}")
+            child.kill()
+        raise
+    finally:
+        errors = [child.communicate()[1].decode(errors="replace").strip() for child in children]
+    for child, error in zip(children, errors, strict=True):
+        if child.returncode == OTHER_SOURCES:
+            raise KernelError("localllm was changed on disk since this process started: start it again")
+        if child.returncode:
+            last = error.splitlines()[-1] if error else ""
+            raise KernelError(f"a kernel did not compile (exit status {child.returncode}): {last}")
 
 
 def main() -> None:
-    """Compile the kernels named by the command line, unless stdin ends: the body of a compiling process."""
+    """Compile the kernels named by the command line, unless stdin ends: the body of a compiling process.
+
+    The first argument is the parent's source_hash: kernels of other sources must not get among its own.
+    """
+    if sys.argv[1] != source_hash():
+        sys.exit(OTHER_SOURCES)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    for name in sys.argv[1:]:
+    for name in sys.argv[2:]:
         find_kernel(name).address()
 
 

@@ -67,7 +67,7 @@ def test_kernels_are_compiled_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_compiling_process_ends_with_its_parent(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()"]
+    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", kernels_cpu.compile.source_hash()]
     names = ["kernels_cpu.ops.norm:rms_norm"] * 50
     env = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.getcwd()}
     child = subprocess.Popen([*command, *names], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -77,3 +77,17 @@ def test_a_compiling_process_ends_with_its_parent(tmp_path: Path) -> None:
     child.stdin = None
     _, stderr = child.communicate(timeout=60)
     assert (child.returncode, stderr) == (1, b"") and not list(tmp_path.rglob("*.done"))
+
+
+def test_a_process_whose_sources_were_changed_compiles_nothing(compiling: ModuleType, tmp_path: Path) -> None:
+    """An update under a running daemon must not put its kernels among those of the old code."""
+    program = (
+        "import kernels_cpu.compile as c\n"
+        "kernels = [c.find_kernel(n) for n in ('kernels_cpu.ops.norm:rms_norm', 'kernels_cpu.ops.norm:head_norm')]\n"
+        "c.source_hash = lambda: 'older'\n"
+        "c.compile_all(kernels)"
+    )
+    env = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.getcwd()}
+    ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=200)
+    assert "KernelError: localllm was changed on disk since this process started: start it again" in ended.stderr
+    assert not list(tmp_path.rglob("*.done"))
