@@ -8,15 +8,18 @@ is written beside its final name and renamed, so that a kill leaves no half file
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import mmap
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +31,8 @@ LAYOUT_VERSION = 1
 MAGIC = b"LLMPACK\0"
 ALIGNMENT = 4096
 HEADER_BYTES = 64
+# No file takes this long to make: what is older was left by a process that was killed.
+ABANDONED_S = 3600.0
 
 Progress = Callable[[int, int], None]
 
@@ -93,6 +98,26 @@ def _map_cached(path: Path, header: bytes, total: int) -> npt.NDArray[np.uint8] 
         return None
 
 
+def _reserve(file: BinaryIO, n_bytes: int) -> None:
+    """Give the file its length and its place on the disk: a disk that fills up later would end the process by a
+    signal, on the first page that finds no place. Raises: OSError."""
+    file.truncate(n_bytes)
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(file.fileno(), 0, n_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # this file system cannot
+            raise
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for partial in folder.glob("*.partial"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > ABANDONED_S:
+                partial.unlink()
+
+
 def _build_cached(
     path: Path, header: bytes, weights: list[Weight], offsets: dict[str, int], total: int, progress: Progress
 ) -> npt.NDArray[np.uint8] | None:
@@ -100,16 +125,19 @@ def _build_cached(
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path.parent)
         # Twice the size: a cache must not be what fills the user's disk.
         if shutil.disk_usage(path.parent).free < 2 * total:
             return None
         with partial.open("w+b") as f:
-            f.truncate(total)
-            with mmap.mmap(f.fileno(), total) as mapped:
-                memory = np.frombuffer(mapped, np.uint8)
-                _pack_into(weights, offsets, memory, progress)
-                del memory
-                mapped.flush()
+            _reserve(f, total)
+            # Not a `with`: after an error its traceback still looks into the mapping, which then cannot be closed.
+            mapped = mmap.mmap(f.fileno(), total)
+            memory = np.frombuffer(mapped, np.uint8)
+            _pack_into(weights, offsets, memory, progress)
+            mapped.flush()
+            del memory
+            mapped.close()
             f.seek(0)
             f.write(header)
             f.flush()

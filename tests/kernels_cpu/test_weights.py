@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernels_cpu import KernelError
 from kernels_cpu.graph import Weight
 from kernels_cpu.packing import pack, packed_shape
 from kernels_cpu.weights import PackedWeights, pack_weights
@@ -76,4 +79,32 @@ def test_a_disk_that_is_short_means_memory(tmp_path: Path, monkeypatch: pytest.M
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 100, 10))
     assert build(tmp_path / "m.packed") > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_meanwhile_means_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, n_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    assert build(tmp_path / "m.packed") > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_goes_and_what_others_make_stays(tmp_path: Path) -> None:
+    old, young = tmp_path / "m.packed.1.partial", tmp_path / "n.packed.2.partial"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    build(tmp_path / "m.packed")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.packed", young.name]
+
+
+def test_an_error_while_packing_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(weight: Weight, out: np.ndarray) -> None:
+        raise KernelError("no such type")
+
+    monkeypatch.setattr("kernels_cpu.weights.pack", fail)
+    with pytest.raises(KernelError, match="no such type"):
+        pack_weights(weights(), tmp_path / "m.packed")
     assert not list(tmp_path.iterdir())
