@@ -5,6 +5,7 @@ To add one: a file with `build(keys, tensors, hparams) -> Graph`, and a line in 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from localllm.models.tensors import Tensors
 if TYPE_CHECKING:
     from localllm.gguf import GGUFFile
 
-__all__ = ["ARCHITECTURES", "HParams", "ModelGraph", "build"]
+__all__ = ["ARCHITECTURES", "HParams", "ModelGraph", "build", "check_architecture"]
 
 ARCHITECTURES: dict[str, Callable[[Keys, Tensors, HParams], Graph]] = {
     "gemma2": gemma2.build,
@@ -40,6 +41,23 @@ class ModelGraph:
     hparams: HParams
 
 
+def check_architecture(file: GGUFFile) -> str:
+    """The architecture of a GGUF, which is one that can be built.
+
+    Raises:
+        GGUFError: the file does not name one.
+        UnsupportedModelError: it names another.
+    """
+    arch = file.architecture
+    if arch not in ARCHITECTURES:
+        shown = json.dumps(arch[:64], ensure_ascii=False)  # the file's text must not steer a terminal
+        raise UnsupportedModelError(
+            f"unsupported architecture: {shown} (supported: {', '.join(sorted(ARCHITECTURES))})",
+            hint="pick another model, or install a newer localllm",
+        )
+    return arch
+
+
 def build(file: GGUFFile) -> ModelGraph:
     """The forward pass of the model in a GGUF. The graph's weights are views of the file, which must stay open.
 
@@ -47,12 +65,7 @@ def build(file: GGUFFile) -> ModelGraph:
         GGUFError: metadata or tensors are missing or do not go together.
         UnsupportedModelError: the architecture, or something that this model asks of it, is not supported.
     """
-    arch = file.architecture
-    if arch not in ARCHITECTURES:
-        raise UnsupportedModelError(
-            f'unsupported architecture: "{arch}" (supported: {", ".join(sorted(ARCHITECTURES))})',
-            hint="localllm update, or pick another model",
-        )
+    arch = check_architecture(file)
     keys, tensors = Keys(file, arch), Tensors(file)
     hparams = read_hparams(keys, _n_vocab(file, keys, tensors))
     try:

@@ -13,6 +13,7 @@ from localllm.engine import Engine
 from localllm.engine.sequence import n_pages_for
 from localllm.gguf import GGUFFile, open_gguf
 from localllm.messages import LoadRequest, Message, Progress, Ready
+from localllm.models import check_architecture
 from localllm.runner.batch import EngineLike
 from localllm.runner.outbox import Outbox
 from localllm.runner.templates import Templates
@@ -48,6 +49,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
     cache_dir = Path(request.cache_dir) if request.cache_dir else env.cache_dir()
     outbox.send(Progress("reading model"))
     gguf = open_gguf(spec.model_paths)
+    check_architecture(gguf)  # before the tokenizer: that of a model which is not supported may be unknown too
     outbox.send(Progress("building tokenizer"))
     tokenizer = load_tokenizer(gguf, cache_dir)
     bos, eos = (_special_text(tokenizer, token) for token in (tokenizer.bos_id, tokenizer.eos_id))

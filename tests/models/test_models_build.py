@@ -63,6 +63,9 @@ def test_an_unknown_architecture_names_the_known_ones(open_model: OpenModel) -> 
         build(file)
     assert str(caught.value) == 'unsupported architecture: "foo" (supported: gemma2, gemma3, llama, qwen2, qwen3)'
     assert caught.value.hint is not None
+    file.metadata._values["general.architecture"] = "\x1b[31m" + "a" * 1000
+    with pytest.raises(UnsupportedModelError, match=r'^unsupported architecture: "\\u001b\[31ma{59}" \(') as caught:
+        build(file)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from localllm import options as model_options
-from localllm.errors import GGUFError
+from localllm.errors import GGUFError, UnsupportedModelError
 from localllm.messages import (
     Cancel,
     Chunk,
@@ -37,7 +38,7 @@ from localllm.messages import (
     encode_frame,
     read_frame,
 )
-from localllm.runner.model import Reporter, choose_n_ctx, choose_n_threads
+from localllm.runner.model import Reporter, choose_n_ctx, choose_n_threads, load_model
 from localllm.runner.outbox import Outbox
 from localllm.runner.service import Service
 
@@ -222,6 +223,13 @@ def until(process: subprocess.Popen[bytes], kind: type[Message]) -> list[Message
         assert message is not None, messages
         messages.append(message)
     return messages
+
+
+def test_an_unknown_architecture_comes_before_its_unknown_tokenizer(tiny_models: ModuleType, tmp_path: Path) -> None:
+    kvs = [("general.architecture", tiny_models.STRING, "foo"), ("tokenizer.ggml.model", tiny_models.STRING, "bar")]
+    tiny_models.write_gguf(tmp_path / "m.gguf", kvs, [])
+    with pytest.raises(UnsupportedModelError, match=r'unsupported architecture: "foo" \(supported: gemma2, '):
+        load_model(load_request(tmp_path / "m.gguf", tmp_path), Outbox(io.BytesIO()))
 
 
 def test_a_file_that_is_no_model(start: Any, tmp_path: Path) -> None:
