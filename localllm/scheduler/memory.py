@@ -53,8 +53,16 @@ def _kv_values_per_token(metadata: dict[str, Any], arch: str) -> int:
     key_dim = _integer(metadata, f"{arch}.attention.key_length", head_dim)
     value_dim = _integer(metadata, f"{arch}.attention.value_length", head_dim)
     n_head_kv = metadata.get(f"{arch}.attention.head_count_kv", n_head)
-    heads = n_layer * n_head_kv if isinstance(n_head_kv, int) else sum(int(n) for n in n_head_kv)
+    heads = n_layer * n_head_kv if isinstance(n_head_kv, int) else _sum(n_head_kv, n_layer * n_head)
     return heads * (key_dim + value_dim)
+
+
+def _sum(values: Any, default: int) -> int:
+    """The sum of a list; what is none, or of no numbers, is for the runner to refuse."""
+    try:
+        return sum(int(item) for item in values)
+    except (TypeError, ValueError):
+        return default
 
 
 def _integer(metadata: dict[str, Any], key: str, default: int) -> int:

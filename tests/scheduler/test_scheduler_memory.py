@@ -1,0 +1,48 @@
+"""What a model is thought to take, by its header alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from localllm.messages import LoadRequest, ModelSpec
+from localllm.scheduler.memory import estimate
+
+
+def want(path: Path) -> LoadRequest:
+    return LoadRequest(ModelSpec("m", "digest", [str(path)], "digest"))
+
+
+def header(tiny_models: ModuleType, path: Path, n_head_kv: tuple[int, Any]) -> Path:
+    numbers = {"block_count": 2, "embedding_length": 64, "attention.head_count": 4, "context_length": 128}
+    kvs = [("general.architecture", tiny_models.STRING, "llama")]
+    kvs += [(f"llama.{key}", tiny_models.U32, value) for key, value in numbers.items()]
+    tiny_models.write_gguf(path, [*kvs, ("llama.attention.head_count_kv", *n_head_kv)], [])
+    return path
+
+
+def test_sizes_come_from_the_header(tiny_models: ModuleType, tmp_path: Path) -> None:
+    path = header(tiny_models, tmp_path / "m.gguf", (tiny_models.U32, 2))
+    found = estimate(want(path))
+    assert (found.weights_bytes, found.n_ctx_train) == (path.stat().st_size, 128)
+    assert found.kv_bytes_per_token == 2 * 2 * (16 + 16) * 2
+    assert found.total_bytes(1000, 3) - found.total_bytes(1000, 2) == 128 * found.kv_bytes_per_token
+
+
+def test_heads_may_be_listed_for_each_layer(tiny_models: ModuleType, tmp_path: Path) -> None:
+    path = header(tiny_models, tmp_path / "m.gguf", (tiny_models.ARRAY, (tiny_models.U32, [1, 3])))
+    assert estimate(want(path)).kv_bytes_per_token == (1 + 3) * (16 + 16) * 2
+
+
+@pytest.mark.parametrize("value", [("STRING", "x"), ("F32", 2.0), ("ARRAY", ("STRING", ["x", "y"]))])
+def test_what_are_no_numbers_of_heads_is_for_the_runner_to_refuse(
+    tiny_models: ModuleType, tmp_path: Path, value: tuple[str, Any]
+) -> None:
+    kind, content = value
+    if kind == "ARRAY":
+        content = (getattr(tiny_models, content[0]), content[1])
+    path = header(tiny_models, tmp_path / "m.gguf", (getattr(tiny_models, kind), content))
+    assert estimate(want(path)).kv_bytes_per_token > 0
