@@ -54,14 +54,12 @@ def test_whole_vocabulary(name: str, tmp_path: Path, published_vectors: Vectors)
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
-def test_real_model(name: str, fixtures_dir: Path) -> None:
+@pytest.mark.integration
+@pytest.mark.parametrize(("name", "model"), [("smollm2", "smollm2:135m"), ("gemma3", "gemma3:270m")])
+def test_real_model(name: str, model: str, fixtures_dir: Path, real_model: Callable[[str], Path]) -> None:
     """`real.json` holds a text, 20 prompts, and llama.cpp's ids for them with BOS as the model wants it."""
-    variable = f"LOCALLLM_TEST_{name.upper()}"
-    if variable not in os.environ:
-        pytest.skip(f"{variable} does not name the GGUF file of {name}")
     recorded = json.loads((fixtures_dir / "tokenizer" / "real.json").read_text())
-    with open_gguf(os.environ[variable]) as f:
+    with open_gguf(real_model(model)) as f:
         tokenizer = load_tokenizer(f)
     for text, ids in zip(recorded["texts"], recorded[name], strict=True):
         assert tokenizer.encode(text, parse_special=False) == ids
