@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -91,6 +92,11 @@ class Server:
     def runners(self) -> list[psutil.Process]:
         """The processes below the daemon, all of them."""
         return psutil.Process(self.process.pid).children(recursive=True)
+
+    def runner_of(self, name: str) -> psutil.Process:
+        """The process that a model was loaded into last; others may be kept ready for the next model."""
+        pids = re.findall(rf"loaded {name}:latest: .*runner (\d+)", self.log)
+        return psutil.Process(int(pids[-1]))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it with a signal; its exit status."""

@@ -71,8 +71,8 @@ def test_keep_alive_zero_unloads(server: Any, model: Model, keep_alive: Any) -> 
 def test_a_short_keep_alive_runs_out(server: Any, model: Model, wait_for: Callable[..., None], keep_alive: Any) -> None:
     server.unload_all()
     server.post("/api/generate", {"model": model("random"), "keep_alive": keep_alive})
-    (runner,) = server.runners()
     start = time.monotonic()
+    runner = server.runner_of("random")
     wait_for(lambda: "random" not in server.loaded())
     assert 1.5 < time.monotonic() - start < 4
     wait_for(lambda: not runner.is_running())
