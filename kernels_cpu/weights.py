@@ -27,7 +27,6 @@ import numpy.typing as npt
 from kernels_cpu.graph import Weight
 from kernels_cpu.packing import pack, packed_shape
 
-LAYOUT_VERSION = 1
 MAGIC = b"LLMPACK\0"
 ALIGNMENT = 4096
 HEADER_BYTES = 64
@@ -62,11 +61,19 @@ def _layout(weights: list[Weight]) -> tuple[dict[str, int], int]:
     return offsets, end
 
 
+@functools.cache
+def layout_digest() -> bytes:
+    """4 bytes that change with the code that says how weights are packed."""
+    package = Path(__file__).parent
+    sources = [package / "packing.py", Path(__file__), *sorted((package / "quants").glob("*.py"))]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).digest()[:4]
+
+
 def _header(weights: list[Weight], identity: str, total: int) -> bytes:
-    """Magic, layout version, length and digest of what is inside; the last 4 bytes are a checksum of the rest."""
+    """Magic, layout, length and digest of what is inside; the last 4 bytes are a checksum of the rest."""
     tensors = [(w.name, w.type_id, w.n_rows, w.n_cols, packed_shape(w).nbytes) for w in weights]
     digest = hashlib.sha256(json.dumps([identity, tensors]).encode()).digest()
-    head = MAGIC + LAYOUT_VERSION.to_bytes(4, "little") + total.to_bytes(8, "little") + digest
+    head = MAGIC + layout_digest() + total.to_bytes(8, "little") + digest
     head = head.ljust(HEADER_BYTES - 4, b"\0")
     return head + zlib.crc32(head).to_bytes(4, "little")
 

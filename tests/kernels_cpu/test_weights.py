@@ -59,6 +59,14 @@ def test_a_file_of_another_model_is_replaced(tmp_path: Path) -> None:
     assert build(path, "b") == 0
 
 
+def test_a_file_of_another_layout_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.packed"
+    build(path)
+    monkeypatch.setattr("kernels_cpu.weights.layout_digest", lambda: b"else")
+    assert build(path) > 0
+    assert build(path) == 0
+
+
 @pytest.mark.parametrize("damage", ["truncated", "longer", "header", "empty"])
 def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "m.packed"
