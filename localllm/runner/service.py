@@ -69,7 +69,16 @@ class Service:
                 self._batch.close()
 
     def _start(self, run: Callable[..., None], *args: Any) -> None:
-        threading.Thread(target=run, args=args, name=run.__name__, daemon=True).start()
+        threading.Thread(target=self._guarded, args=(run, *args), name=run.__name__, daemon=True).start()
+
+    def _guarded(self, run: Callable[..., None], *args: Any) -> None:
+        """A thread that ends by an error nobody foresaw takes the process with it: without it, requests would wait
+        for ever, whereas the daemon tells them of a process that died."""
+        try:
+            run(*args)
+        except Exception:
+            logger.critical("%s failed", run.__name__, exc_info=True)
+            self._exit_process(1)
 
     def _cancel(self, request_id: str) -> None:
         with self._lock:

@@ -38,6 +38,7 @@ from localllm.messages import (
     encode_frame,
     read_frame,
 )
+from localllm.runner.batch import Batch
 from localllm.runner.model import Reporter, choose_n_ctx, choose_n_threads, load_model
 from localllm.runner.outbox import Outbox
 from localllm.runner.service import Service
@@ -81,6 +82,13 @@ class Pipes:
         message = read_frame(self.from_runner)
         assert message is not None
         return message
+
+    def exits_by(self, timeout_s: float) -> list[int]:
+        """The statuses that the process would have ended with, once there is one or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while not self.exits and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.exits
 
     def answer(self) -> list[Message]:
         """The messages up to the next end of a request."""
@@ -147,10 +155,18 @@ def test_a_model_that_cannot_be_loaded(pipes: Any) -> None:
     runner.send(LoadRequest(SPEC))
     assert runner.receive() == Progress("reading model")
     assert runner.receive() == Failed("not a GGUF", "GGUFError", "pull it again")
-    deadline = time.monotonic() + 5
-    while not runner.exits and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert runner.exits == [1]
+    assert runner.exits_by(5) == [1]
+
+
+def test_a_step_loop_that_fails_ends_the_process(pipes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: Batch) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Batch, "step", fail)
+    runner = pipes()
+    runner.send(LoadRequest(SPEC), request("0"))
+    assert isinstance(runner.receive(), Ready)
+    assert runner.exits_by(5) == [1]
 
 
 def test_progress_is_thinned_out_but_never_loses_an_end() -> None:
