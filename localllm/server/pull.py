@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm.gguf.summary import read_summary
+from localllm.server.access import is_loopback_address
 from localllm.server.binding import Bool, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.errors import APIError
@@ -40,7 +41,14 @@ async def pull(request: Request) -> Response:
     reference = (body["model"] or body["name"]).strip()
     if not reference:
         raise APIError(400, "invalid model name")
+    if reference.startswith("file:") and not _is_from_here(request):
+        raise APIError(403, "file: names files of this machine: only its own clients may pull them")
     return RecordsResponse(_events(daemon_of(request), reference), stream=body["stream"] is not False)
+
+
+def _is_from_here(request: Request) -> bool:
+    """Whether the client is on this machine; one without an address came by a socket of this machine's own."""
+    return request.client is None or is_loopback_address(request.client.host)
 
 
 async def _events(daemon: Daemon, reference: str) -> Records:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from localllm.server.app import create_app
 from registry.errors import NotInSourceError
 from registry.progress import PULLING_MANIFEST, SUCCESS, Progress, pulling
 
@@ -130,6 +131,16 @@ async def test_pull(running: Running) -> None:
         assert lines[1]["error"] == "pull model manifest: file does not exist"
         response = await r.post("/api/pull", {"model": "missing", "stream": False})
         assert response.status_code == 500 and response.json()["error"] == "pull model manifest: file does not exist"
+
+
+@pytest.mark.parametrize(("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("203.0.113.5", 403)])
+async def test_files_of_this_machine_are_for_its_own_clients(running: Running, client: str, status: int) -> None:
+    async with running(pull=scripted_pull) as r:
+        transport = httpx.ASGITransport(create_app(r.daemon), client=(client, 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:11434") as http:
+            response = await http.post("/api/pull", json={"model": "file:/etc/hostname", "stream": False})
+            assert response.status_code == status
+            assert (await http.post("/api/pull", json={"model": "some", "stream": False})).status_code == 200
 
 
 async def test_a_pull_is_canceled_when_the_daemon_stops(running: Running) -> None:
