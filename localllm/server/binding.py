@@ -24,8 +24,18 @@ _MAX_LOGGED_NAMES = 1000
 _logged_names: set[tuple[str, str]] = set()
 
 
+MAX_BODY_BYTES = 512 << 20
+
+
 class BindError(ValueError):
     """The body is not a request of this kind; the message is for the client."""
+
+
+class BodyTooLargeError(ValueError):
+    """The body is longer than MAX_BODY_BYTES; what came after that was not read."""
+
+    def __init__(self) -> None:
+        super().__init__(f"request body too large: the limit is {MAX_BODY_BYTES} bytes")
 
 
 @dataclass(frozen=True)
@@ -212,7 +222,16 @@ def _log_ignored(place: Place, key: str) -> None:
 
 
 async def read(request: Request, struct: Struct) -> dict[str, Any]:
-    """The body of a request, bound. Raises: BindError, GoJSONError."""
-    value = go_json.parse(await request.body())
+    """The body of a request, bound. Raises: BindError, BodyTooLargeError, GoJSONError."""
+    value = go_json.parse(await _body(request))
     place = Place(struct.go_name.rpartition(".")[2])
     return struct.bind({} if value is None else value, place)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLargeError
+    return bytes(body)

@@ -14,7 +14,7 @@ from localllm.errors import (
     ServerBusyError,
     TemplateError,
 )
-from localllm.server.binding import BindError
+from localllm.server.binding import BindError, BodyTooLargeError
 from localllm.server.go_json import GoJSONError
 from registry.errors import (
     BrokenModelError,
@@ -42,6 +42,7 @@ class APIError(Exception):
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (GoJSONError, 400),
     (BindError, 400),
+    (BodyTooLargeError, 413),
     (OptionError, 400),
     (RequestError, 400),
     (TemplateError, 400),

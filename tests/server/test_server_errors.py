@@ -1,6 +1,6 @@
 """The error matrix: statuses, texts and the order of checks, as Ollama's clients see them."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -184,3 +184,23 @@ async def test_a_damaged_store_is_an_error_not_a_crash(running: Running, add_mod
         assert response.status_code == 404
         assert response.json()["error"] == 'model "m" not found, try pulling it first'
         assert "missing" in response.json()["hint"]
+
+
+async def test_a_body_beyond_the_limit_is_not_read_to_its_end(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localllm.server.binding.MAX_BODY_BYTES", 1000)
+    n_sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal n_sent
+        while n_sent < 1_000_000:
+            n_sent += 100
+            yield b" " * 100
+
+    async with running() as r:
+        response = await r.http.post("/api/chat", content=endless())
+        assert response.status_code == 413
+        assert response.json() == {"error": "request body too large: the limit is 1000 bytes"}
+        assert n_sent < 2000
+        assert (await r.post("/api/chat", b" " * 998 + b"{}")).json() == {"error": "model is required"}
