@@ -29,6 +29,7 @@ from typing import Any
 import llvmlite
 import numba
 import platformdirs
+from numba.core.caching import IndexDataCacheFile
 
 from kernels_cpu import KernelError
 from kernels_cpu.target import TARGET
@@ -120,6 +121,35 @@ def _is_ours(folder: Path) -> bool:
 
 
 numba.config.CACHE_DIR = str(cache_directory())
+
+
+def _take_damage_as_absence() -> None:
+    """Numba does not sync its cache files, so that a power cut may leave them empty or cut short, and then raises at
+    every load for ever. Here such a file counts as missing: the kernel is compiled again and the file replaced."""
+    load_index, load_data = IndexDataCacheFile._load_index, IndexDataCacheFile._load_data
+
+    def index_or_none(cache_file: Any) -> Any:
+        try:
+            return load_index(cache_file)
+        except OSError:
+            raise
+        except Exception as error:  # unpickling damaged bytes may raise anything
+            logger.warning("a damaged kernel cache is made anew: %s: %s", cache_file._index_path, error)
+            return {}
+
+    def data_or_missing(cache_file: Any, name: str) -> Any:
+        try:
+            return load_data(cache_file, name)
+        except OSError:
+            raise
+        except Exception as error:
+            logger.warning("a damaged compiled kernel is made anew: %s: %s", name, error)
+            raise FileNotFoundError(name) from error  # which Numba takes for a file that was removed
+
+    IndexDataCacheFile._load_index, IndexDataCacheFile._load_data = index_or_none, data_or_missing
+
+
+_take_damage_as_absence()
 
 
 class Kernel:

@@ -91,3 +91,17 @@ def test_a_process_whose_sources_were_changed_compiles_nothing(compiling: Module
     ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=200)
     assert "KernelError: localllm was changed on disk since this process started: start it again" in ended.stderr
     assert not list(tmp_path.rglob("*.done"))
+
+
+@pytest.mark.parametrize(("pattern", "n_bytes"), [("*.nbc", 0), ("*.nbc", 100), ("*.nbi", 0), ("*.nbi", 40)])
+def test_damaged_cache_files_are_made_anew(tmp_path: Path, pattern: str, n_bytes: int) -> None:
+    code = "from kernels_cpu.ops import elementwise; import kernels_cpu.team; print(elementwise.add.address() > 0)"
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(2):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == "True\n", done.stderr
+        files = list(tmp_path.rglob(pattern))
+        assert len(files) >= 2 and all(path.stat().st_size > n_bytes for path in files)
+        for path in files:
+            os.truncate(path, n_bytes)
