@@ -214,8 +214,12 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
     # A pipe that nobody writes to: its end tells the children that this process is gone.
-    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    children = [subprocess.Popen(command + share, env=env, **quiet) for share in shares]  # type: ignore[call-overload]
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    logs = [tempfile.TemporaryFile() for _ in shares]
+    children = [
+        subprocess.Popen(command + share, env=env, stderr=log, **quiet)  # type: ignore[call-overload]
+        for share, log in zip(shares, logs, strict=True)
+    ]
     try:
         while any(child.poll() is None for child in children):
             progress(sum(k.is_cached() for k in missing), len(missing))
@@ -225,13 +229,16 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
             child.kill()
         raise
     finally:
-        errors = [child.communicate()[1].decode(errors="replace").strip() for child in children]
-    for child, error in zip(children, errors, strict=True):
+        for child in children:
+            child.communicate()
+    for child, log in zip(children, logs, strict=True):
+        with log:
+            log.seek(0)
+            lines = log.read().decode(errors="replace").splitlines()
         if child.returncode == OTHER_SOURCES:
             raise KernelError("localllm was changed on disk since this process started: start it again")
         if child.returncode:
-            last = error.splitlines()[-1] if error else ""
-            raise KernelError(f"a kernel did not compile (exit status {child.returncode}): {last}")
+            raise KernelError(f"a kernel did not compile (exit status {child.returncode}): {''.join(lines[-1:])}")
 
 
 def main() -> None:

@@ -41,8 +41,11 @@ async def pull(request: Request) -> Response:
     reference = (body["model"] or body["name"]).strip()
     if not reference:
         raise APIError(400, "invalid model name")
-    if reference.startswith("file:") and not _is_from_here(request):
-        raise APIError(403, "file: names files of this machine: only its own clients may pull them")
+    source = reference.partition(":")[0]
+    if source in ("file", "pip") and not _is_from_here(request):
+        raise APIError(
+            403, f"{source}: uses this machine's own files and settings: only its own clients may pull from it"
+        )
     return RecordsResponse(_events(daemon_of(request), reference), stream=body["stream"] is not False)
 
 

@@ -138,8 +138,9 @@ async def test_files_of_this_machine_are_for_its_own_clients(running: Running, c
     async with running(pull=scripted_pull) as r:
         transport = httpx.ASGITransport(create_app(r.daemon), client=(client, 1234))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:11434") as http:
-            response = await http.post("/api/pull", json={"model": "file:/etc/hostname", "stream": False})
-            assert response.status_code == status
+            for reference in ("file:/etc/hostname", "pip:six"):
+                response = await http.post("/api/pull", json={"model": reference, "stream": False})
+                assert response.status_code == status
             assert (await http.post("/api/pull", json={"model": "some", "stream": False})).status_code == 200
 
 
