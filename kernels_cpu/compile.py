@@ -11,6 +11,7 @@ cache cannot be written, the system's temporary folder serves instead.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -215,14 +216,23 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
     command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
     # A pipe that nobody writes to: its end tells the children that this process is gone.
     quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    logs = [tempfile.TemporaryFile() for _ in shares]
-    children = [
-        subprocess.Popen(command + share, env=env, stderr=log, **quiet)  # type: ignore[call-overload]
-        for share, log in zip(shares, logs, strict=True)
-    ]
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
+        children = [
+            subprocess.Popen(command + share, env=env, stderr=log, **quiet)  # type: ignore[call-overload]
+            for share, log in zip(shares, logs, strict=True)
+        ]
+        _wait_for(children, lambda: progress(sum(k.is_cached() for k in missing), len(missing)))
+        for child, log in zip(children, logs, strict=True):
+            log.seek(0)
+            _check(child.returncode, log.read().decode(errors="replace"))
+
+
+def _wait_for(children: list[subprocess.Popen[bytes]], report: Callable[[], None]) -> None:
+    """Until all have ended; if that is interrupted, they are ended."""
     try:
         while any(child.poll() is None for child in children):
-            progress(sum(k.is_cached() for k in missing), len(missing))
+            report()
             time.sleep(0.05)
     except BaseException:
         for child in children:
@@ -231,14 +241,14 @@ def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes
     finally:
         for child in children:
             child.communicate()
-    for child, log in zip(children, logs, strict=True):
-        with log:
-            log.seek(0)
-            lines = log.read().decode(errors="replace").splitlines()
-        if child.returncode == OTHER_SOURCES:
-            raise KernelError("localllm was changed on disk since this process started: start it again")
-        if child.returncode:
-            raise KernelError(f"a kernel did not compile (exit status {child.returncode}): {''.join(lines[-1:])}")
+
+
+def _check(returncode: int, log: str) -> None:
+    if returncode == OTHER_SOURCES:
+        raise KernelError("localllm was changed on disk since this process started: start it again")
+    if returncode:
+        last = "".join(log.splitlines()[-1:])
+        raise KernelError(f"a kernel did not compile (exit status {returncode}): {last}")
 
 
 def main() -> None:
