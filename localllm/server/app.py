@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from localllm.server import blobs, chat, copy, delete, generate, listing, load, pull, show, status, tokens
+from localllm.server import blobs, chat, copy, create, delete, generate, listing, load, pull, show, status, tokens
 from localllm.server.access import AccessMiddleware
 from localllm.server.daemon import Daemon
 from localllm.server.errors import STATUS, APIError, response_of
@@ -33,6 +33,7 @@ ROUTES = (
     Route("/api/tokenize", tokens.tokenize, methods=["POST"]),
     Route("/api/detokenize", tokens.detokenize, methods=["POST"]),
     Route("/api/pull", pull.pull, methods=["POST"]),
+    Route("/api/create", create.create, methods=["POST"]),
     Route("/api/copy", copy.copy, methods=["POST"]),
     Route("/api/delete", delete.delete, methods=["DELETE"]),
     Route("/api/blobs/{digest}", blobs.has_blob, methods=["HEAD"]),

@@ -1,0 +1,80 @@
+"""POST /api/create: a model made from another one in the store, with a system text, parameters or messages of its own.
+
+It takes neither files nor adapters and does not quantise: those requests are refused.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localllm import options
+from localllm.server import lookup
+from localllm.server.binding import Anything, Bool, List, Map, String, Struct, read
+from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.errors import APIError
+from localllm.server.pull import inspect
+from localllm.server.streaming import Records, RecordsResponse
+from registry.create import ModelContents, create_from_gguf
+from registry.names import Name, parse_name
+from registry.progress import Progress
+from registry.store import ResolvedModel
+
+NOT_SUPPORTED = ("files", "draft_files", "adapters", "quantize", "quantization", "draft_quantize", "remote_host")
+CREATE_REQUEST = Struct(
+    "api.CreateRequest",
+    {
+        "model": String(),
+        "name": String(),
+        "from": String(),
+        "template": String(default=None),
+        "system": String(default=None),
+        "license": Anything(),
+        "parameters": Map(),
+        "messages": List(Map(), go_name="[]api.Message"),
+        "stream": Bool(default=None),
+        **{name: Anything() for name in NOT_SUPPORTED},
+    },
+)
+
+
+async def create(request: Request) -> Response:
+    """The endpoint."""
+    body = await read(request, CREATE_REQUEST)
+    name = parse_name((body["model"] or body["name"]).strip())
+    for field in NOT_SUPPORTED:
+        if body[field]:
+            raise APIError(400, f"{field} is not supported yet: a model is made from another one in the store")
+    if not body["from"]:
+        raise APIError(400, "neither 'from' or 'files' was specified")
+    options.resolve({}, body["parameters"] or {})
+    daemon = daemon_of(request)
+    parent = await lookup.resolve(daemon, lookup.model_name(body["from"]), body["from"])
+    return RecordsResponse(_events(daemon, name, parent, body), stream=body["stream"] is not False)
+
+
+async def _events(daemon: Daemon, name: Name, parent: ResolvedModel, body: dict[str, Any]) -> Records:
+    contents = await asyncio.to_thread(_contents, parent, body)
+    events = create_from_gguf(daemon.store, name, contents)
+    while (event := await asyncio.to_thread(_next, events)) is not None:
+        yield event.to_json()
+
+
+def _next(events: Iterator[Progress]) -> Progress | None:
+    return next(events, None)
+
+
+def _contents(parent: ResolvedModel, body: dict[str, Any]) -> ModelContents:
+    """The parent's contents with what the request says instead; licences are added, parameters merged key by key."""
+    license_ = body["license"] or []
+    return ModelContents(
+        weights=[layer.digest for layer in parent.manifest.of_kind("model")],
+        facts=inspect(parent.model_paths),
+        template=parent.template if body["template"] is None else body["template"],
+        system=parent.system if body["system"] is None else body["system"],
+        params={**parent.params, **(body["parameters"] or {})},
+        messages=parent.messages if body["messages"] is None else body["messages"],
+        licenses=[*parent.licenses, *([license_] if isinstance(license_, str) else license_)],
+    )
