@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite
+import llvmlite.binding as llvm
 import numba
 import platformdirs
 from numba.core.caching import IndexDataCacheFile
@@ -51,6 +52,10 @@ Progress = Callable[[int, int], None]
 def _forced() -> bool:
     return bool(os.environ.get("LOCALLLM_CPU", "").strip())
 
+
+# LLVM's machine scheduler moves loads so far ahead of their use that generated loops spill registers: with it the
+# products of several rows are 1.2 to 1.4 times slower on AVX2. Without it the order of emission stands.
+llvm.set_option("localllm", "-enable-misched=false")
 
 if _forced():
     numba.config.CPU_NAME = TARGET.cpu_name
