@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels_cpu.compile import Kernel
-from kernels_cpu.ops import arg, share
+from kernels_cpu.ops import arg, copy_of, run_of_rows, share
 from kernels_cpu.ops.quantize import quantized_row_bytes
 from kernels_cpu.quants.floats import FloatFormat
 from kernels_cpu.quants.format import Format, Header
@@ -47,8 +47,10 @@ from kernels_cpu.simd import (
     emit_load,
     emit_splat,
     emit_store,
+    larger,
     ld_i32,
     ld_i64,
+    smaller,
 )
 
 TILE_ROWS = 8 if AVX512 else 4
@@ -250,23 +252,35 @@ def make_tiles(fmt: Format | FloatFormat, bits: int = 8) -> tuple[Any, ...]:
 
 
 @njit(inline="always")
+def _first_unit(row: int, thread: int, n_threads: int) -> int:
+    """Where the share of `thread` of the units of 32 output columns begins; that of `n_threads` is the end."""
+    before, n_units = arg(row, 13), arg(row, 8) // 2
+    start = share(before + n_units + arg(row, 14), thread, n_threads) - before
+    return smaller(larger(start, 0), n_units)
+
+
+@njit(inline="always")
 def run_linear(row, thread, n_threads, tile_1, tile_2, tile_n):  # type: ignore[no-untyped-def]
     """A kernel's body. Arguments of the row:
 
-    count, x, x_stride, w, out, out_stride, n_blocks, group_bytes, n_groups, bias, residual.
+    count, x, x_stride, w, out, out_stride, n_blocks, group_bytes, n_groups, bias, residual, x_own, residual_own,
+    units_before, units_after.
 
     `x` are quantised activations (for float weights: f32 rows). n_groups is even: a thread takes whole units
-    of 32 output columns, so that what follows can work on the same columns without waiting. `residual`, when
-    not 0, has the stride of `out` and may be `out` itself. Accumulates in f32, in the order of the module's text.
+    of 32 output columns, so that what follows can work on the same columns without waiting. The units of products
+    that follow one another are shared out as one list, of which `units_before` and `units_after` belong to the
+    others. `residual`, when not 0, has the stride of `out` and may be `out` itself if it has no own copies.
+    Accumulates in f32, in the order of the module's text.
     """
     n = ld_i64(arg(row, 0))
-    x, x_stride, w = arg(row, 1), arg(row, 2), arg(row, 3)
+    x, x_stride, w = copy_of(thread, arg(row, 1), arg(row, 11), n), arg(row, 2), arg(row, 3)
     out, out_stride, n_blocks = arg(row, 4), arg(row, 5), arg(row, 6)
-    group_bytes, n_units, bias, residual = arg(row, 7), arg(row, 8) // 2, arg(row, 9), arg(row, 10)
+    group_bytes, bias, residual = arg(row, 7), arg(row, 9), copy_of(thread, arg(row, 10), arg(row, 12), n)
+    first_group, end_group = 2 * _first_unit(row, thread, n_threads), 2 * _first_unit(row, thread + 1, n_threads)
     chunk = max(64, CHUNK_BYTES // x_stride // 8 * 8)
     for first in range(0, n, chunk):
         last = min(n, first + chunk)
-        for g in range(2 * share(n_units, thread, n_threads), 2 * share(n_units, thread + 1, n_threads)):
+        for g in range(first_group, end_group):
             wg, og = w + g * group_bytes, out + g * 64
             bg = bias + g * 64 if bias != 0 else 0
             rg = residual + g * 64 if residual != 0 else 0
@@ -332,15 +346,17 @@ def _emit_float_row(
 def run_embedding(row, thread, n_threads, read_row):  # type: ignore[no-untyped-def]
     """A kernel's body. Arguments of the row:
 
-    count, ids, w, n_blocks, group_bytes, out, out_stride.
+    count, ids, w, n_blocks, group_bytes, out, out_stride, own.
 
     Writes the rows `ids` (int32) of the matrix as float32; splits the rows of the step.
     """
     n = ld_i64(arg(row, 0))
     ids, w, n_blocks, group_bytes = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
-    for i in range(share(n, thread, n_threads), share(n, thread + 1, n_threads)):
+    out = copy_of(thread, arg(row, 5), arg(row, 7), n)
+    first, end = run_of_rows(thread, n_threads, n, arg(row, 7))
+    for i in range(first, end):
         r = int64(ld_i32(ids + 4 * i))
-        read_row(w + r // 16 * group_bytes, r % 16, n_blocks, arg(row, 5) + i * arg(row, 6))
+        read_row(w + r // 16 * group_bytes, r % 16, n_blocks, out + i * arg(row, 6))
 
 
 def make_row_reader(fmt: Format | FloatFormat) -> Any:

@@ -12,17 +12,24 @@ A kernel splits its work by *rows* (a contiguous run of rows for each thread), b
 32 columns, all rows, as linear layers split their results), or by items of a list that it names. Kernels of
 equal split may follow one another without a barrier. What is computed for an element, and in which order,
 never depends on the split or on the other rows.
+
+Where whole rows are worked on and a step has few of them (OWN_ROWS), computing them is cheaper than waiting for
+another thread to do it: every thread then computes all rows, into a copy of its own. `own`, among the arguments,
+is the distance between the threads' copies of a value, 0 for one that all threads share.
 """
 
 from __future__ import annotations
 
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 from kernels_cpu.simd import I64, const, emit_load
 
 FIRST_ARGUMENT = 2
 """Words of a tape's row in front of the arguments."""
+
+OWN_ROWS = 4
+"""Up to so many rows in a step, each thread keeps copies of its own of the values that are made by rows."""
 
 ROWS, COLUMNS = 0, 1
 """Values of a `mode` argument: how a kernel that can do both splits its work."""
@@ -56,3 +63,17 @@ def round_up(tyctx, n, unit):  # type: ignore[no-untyped-def]
         return b.and_(b.add(a[0], b.sub(a[1], const(I64, 1))), b.neg(a[1]))
 
     return types.int64(types.int64, types.int64), gen
+
+
+@njit(inline="always")
+def copy_of(thread: int, x: int, own: int, n: int) -> int:
+    """Where the rows of the value at x begin for a thread, in a step of n rows."""
+    return x + own * thread if n <= OWN_ROWS else x
+
+
+@njit(inline="always")
+def run_of_rows(thread: int, n_threads: int, n: int, own: int) -> tuple[int, int]:
+    """First and end of the rows that a thread makes: all of them where it keeps a copy, else a share."""
+    if own != 0 and n <= OWN_ROWS:
+        return 0, n
+    return share(n, thread, n_threads), share(n, thread + 1, n_threads)
