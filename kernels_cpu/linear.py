@@ -9,9 +9,8 @@ computed by the same operations in the same order, so a result does not depend o
     float weights, per 32 columns  p = w0·x0; p = fma(wk, xk, p); acc = acc + p
     at the end                     y = acc (+ bias) (+ residual)
 
-Activations have 8 bits, or 16 where precision is worth the second multiply-add. Their rows are what
-kernels_cpu.ops.quantize writes: with nb = columns / 32,
-q[32·nb] | f32 d[nb] | f32 d·sum(q)[nb] | i32 sum(q)[nb] | i32 sums of each 16 [2·nb].
+Activations have 8 bits, or 16 where precision is worth the second multiply-add. Their rows are the records that
+kernels_cpu.ops.quantize writes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from numba.extending import intrinsic
 
 from kernels_cpu.compile import Kernel
 from kernels_cpu.ops import arg, copy_of, run_of_rows, share
-from kernels_cpu.ops.quantize import quantized_row_bytes
+from kernels_cpu.ops.quantize import HALF_LANES, HALVES, ISUM, LANES, D, S, record_bytes
 from kernels_cpu.quants.floats import FloatFormat
 from kernels_cpu.quants.format import Format, Header
 from kernels_cpu.simd import (
@@ -37,10 +36,12 @@ from kernels_cpu.simd import (
     I32,
     I64,
     V_F32X16,
+    V_I16X32,
     V_I32X16,
     BlockDot,
     BlockDot16,
     Builder,
+    XSums,
     const,
     emit_broadcast4,
     emit_fma,
@@ -62,7 +63,7 @@ CHUNK_BYTES = 192 * 1024
 
 def act_row_bytes(n_cols: int, bits: int) -> int:
     """Bytes of a row of quantised activations of `n_cols` columns of 8 or 16 bits."""
-    return quantized_row_bytes(-(-n_cols // 32), bits // 8)
+    return -(-n_cols // 32) * record_bytes(bits)
 
 
 def _broadcast(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.Value:
@@ -70,27 +71,24 @@ def _broadcast(b: Builder, lty: ir.Type, addr: ir.Value, offset: int = 0) -> ir.
     return emit_splat(b, V_I32X16 if lty == I32 else V_F32X16, emit_load(b, lty, addr, offset))
 
 
-class _ActRow:
-    """One activation row within a tile: where its parts lie."""
+@dataclass(frozen=True)
+class _Record:
+    """A block of one activation row: the address of its integers and that of the words behind them."""
 
-    def __init__(self, b: Builder, x: ir.Value, n_sub: ir.Value, bits: int) -> None:
-        self.b, self.x = b, x
-        part = b.mul(n_sub, const(I64, 4))
-        self.d = b.add(x, b.mul(n_sub, const(I64, 4 * bits)))
-        self.s = b.add(self.d, part)
-        self.isum = b.add(self.s, part)
-        self.isum16 = b.add(self.isum, part)
+    b: Builder
+    x: ir.Value
+    words: ir.Value
 
-    def at(self, base: ir.Value, index: ir.Value, bytes_each: int) -> ir.Value:
-        """The address of item `index`."""
-        return self.b.add(base, self.b.mul(index, const(I64, bytes_each)))
+    def word(self, lty: ir.Type, offset: int) -> ir.Value:
+        """The 4-byte word at `offset` as a vector with one value in every lane."""
+        return _broadcast(self.b, lty, self.words, offset)
 
-    def item(self, lty: ir.Type, base: ir.Value, index: ir.Value, step: int = 1, offset: int = 0) -> ir.Value:
-        """The 4-byte item `step·index + offset` as a vector with one value in every lane."""
-        return _broadcast(self.b, lty, self.at(base, index, 4 * step), 4 * offset)
-
-
-Sums = list[list[ir.Value]]
+    def sums(self, part: int, n_parts: int) -> XSums:
+        """Sums over all 32 columns, or one of two halves."""
+        total, lanes = (ISUM, LANES) if n_parts == 1 else (HALVES + 4 * part, HALF_LANES + 4 * part)
+        return XSums(
+            lambda: self.word(I32, total), lambda: self.b.bitcast(emit_broadcast4(self.b, self.words, lanes), V_I16X32)
+        )
 
 
 @dataclass(frozen=True)
@@ -100,52 +98,50 @@ class _Products:
     fmt: Format
     bits: int
 
-    def dot(self, b: Builder) -> BlockDot | BlockDot16:
-        return BlockDot(b, self.fmt.max_code) if self.bits == 8 else BlockDot16(b)
+    def record(self, b: Builder, row: ir.Value, i: ir.Value) -> _Record:
+        """Block i of the activation row at address `row`."""
+        x = b.add(row, b.mul(i, const(I64, record_bytes(self.bits))))
+        return _Record(b, x, b.add(x, const(I64, 4 * self.bits)))
+
+    def dot(self, b: Builder, record: _Record, part: int) -> BlockDot | BlockDot16:
+        fmt, sums = self.fmt, record.sums(part, self.fmt.n_scales)
+        if self.bits == 16:
+            return BlockDot16(b, fmt.zero_point, sums)
+        return BlockDot(b, fmt.max_code, fmt.zero_point, 8 // fmt.n_scales, sums)
 
     def step(self, b: Builder, dot: BlockDot | BlockDot16, codes: ir.Value, x: ir.Value, k: int) -> None:
-        """Add code vector k; x is the address of the sub-block's activations."""
+        """Add code vector k; x is the address of the block's activations."""
         if isinstance(dot, BlockDot):
             dot.step(codes, emit_broadcast4(b, x, 4 * k))
         else:
             dot.step(codes, emit_broadcast4(b, x, 8 * k), emit_broadcast4(b, x, 8 * k + 4))
 
-    def sums(self, b: Builder, p: ir.Value, rows: list[_ActRow], i: ir.Value, n_parts: int) -> Sums:
-        """sum((code - zero_point)·x) of sub-block i as f32, by activation row and part (1, or 2 halves)."""
-        dots = [[self.dot(b) for _ in range(n_parts)] for _ in rows]
-        columns = [row.at(row.x, i, 4 * self.bits) for row in rows]
+    def sums(self, b: Builder, p: ir.Value, records: list[_Record]) -> list[list[ir.Value]]:
+        """sum((code - zero_point)·x) of a sub-block as f32, by activation row and part (1, or 2 halves)."""
+        n_parts = self.fmt.n_scales
+        dots = [[self.dot(b, record, part) for part in range(n_parts)] for record in records]
         for k, codes in self.fmt.emit_codes(b, p):
-            for row_dots, x in zip(dots, columns, strict=True):
-                self.step(b, row_dots[k * n_parts // 8], codes, x, k)
-        return [
-            [self._centred(b, dot, row, i, h, n_parts) for h, dot in enumerate(row_dots)]
-            for row, row_dots in zip(rows, dots, strict=True)
-        ]
+            for row_dots, record in zip(dots, records, strict=True):
+                self.step(b, row_dots[k * n_parts // 8], codes, record.x, k)
+        return [[b.sitofp(dot.finish(), V_F32X16) for dot in row_dots] for row_dots in dots]
 
-    def _centred(
-        self, b: Builder, dot: BlockDot | BlockDot16, row: _ActRow, i: ir.Value, part: int, n_parts: int
-    ) -> ir.Value:
-        total, zero_point = dot.finish(), self.fmt.zero_point - dot.bias
-        if zero_point:
-            sums = row.item(I32, row.isum if n_parts == 1 else row.isum16, i, n_parts, part)
-            total = b.sub(total, b.mul(sums, const(V_I32X16, zero_point)))
-        return b.sitofp(total, V_F32X16)
+    def accumulate(self, b: Builder, p: ir.Value, header: Header, records: list[_Record], accs: list[ir.Value]) -> None:
+        """Add the sub-block whose packed bytes are at p to the accumulator of each activation row.
 
-    def accumulate(
-        self, b: Builder, p: ir.Value, header: Header, rows: list[_ActRow], i: ir.Value, accs: list[ir.Value]
-    ) -> None:
-        """Add sub-block i, whose packed bytes are at p, to the accumulator of each activation row."""
+        The scales are read last, so as not to hold registers while the sums need them.
+        """
+        sums = self.sums(b, p, records)
         scaling = self.fmt.emit_scales(b, p, header)
         scales = scaling.scales
-        for row, parts, acc in zip(rows, self.sums(b, p, rows, i, len(scales)), accs, strict=True):
-            d = row.item(F32, row.d, i)
+        for record, parts, acc in zip(records, sums, accs, strict=True):
+            d = record.word(F32, D)
             if len(scales) == 1:
                 value = emit_fma(b, parts[0], b.fmul(scales[0], d), b.load(acc))
             else:
                 both = emit_fma(b, parts[1], scales[1], b.fmul(parts[0], scales[0]))
                 value = emit_fma(b, both, d, b.load(acc))
             if scaling.minimum is not None:
-                value = emit_fma(b, scaling.minimum, row.item(F32, row.s, i), value)
+                value = emit_fma(b, scaling.minimum, record.word(F32, S), value)
             b.store(value, acc)
 
 
@@ -156,20 +152,22 @@ def _zeros(b: Builder, t: int) -> list[ir.Value]:
 
 def _emit_quant_tile(b: Builder, fmt: Format, bits: int, t: int, operands: list[ir.Value]) -> list[ir.Value]:
     w, x, x_stride, n_blocks = operands
-    n_sub = b.mul(n_blocks, const(I64, fmt.n_sub))
-    rows = [_ActRow(b, b.add(x, b.mul(x_stride, const(I64, k))), n_sub, bits) for k in range(t)]
+    rows = [b.add(x, b.mul(x_stride, const(I64, k))) for k in range(t)]
     accs = _zeros(b, t)
     products = _Products(fmt, bits)
+
+    def sub_block(p: ir.Value, header: Header, i: ir.Value) -> None:
+        products.accumulate(b, p, header, [products.record(b, row, i) for row in rows], accs)
+
     with cgutils.for_range(b, n_blocks) as block:
         p = b.add(w, b.mul(block.index, const(I64, fmt.packed_block_bytes)))
         header = fmt.emit_header(b, p)
         if fmt.n_sub == 1:
-            products.accumulate(b, p, header, rows, block.index, accs)
+            sub_block(p, header, block.index)
         else:
             with cgutils.for_range(b, const(I64, fmt.n_sub)) as sub:
                 q = b.add(p, b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes))))
-                i = b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index)
-                products.accumulate(b, q, header, rows, i, accs)
+                sub_block(q, header, b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index))
     return [b.load(acc) for acc in accs]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -411,19 +412,34 @@ def _emit_dot_avx2_signed(b: Builder, acc: ir.Value, codes: ir.Value, x: ir.Valu
     return b.add(acc, emit_maddwd(b, pairs, const(pairs.type, 1)))
 
 
+@dataclass(frozen=True)
+class XSums:
+    """Sums over the activations of a run of columns, loaded when they are needed: all of them as <16 x i32>, and those
+    of columns 0, 1 and of columns 2, 3 of each 4, side by side as <32 x i16>; the same for all rows."""
+
+    total: Callable[[], ir.Value]
+    lanes: Callable[[], ir.Value]
+
+
 class BlockDot:
-    """Integer dot products of a run of code vectors with one activation row, 16 weight rows at once.
+    """sum((code - zero_point)·x) of `n_steps` code vectors with one activation row, 16 weight rows at once.
 
     Codes are unsigned bytes up to `max_code` in groups of 4 columns a lane; activations are signed
-    bytes in -127..127. `step` takes the next 4 columns; `finish` gives sum((code - bias)·x) as <16 x i32>.
-    On AVX2 as many steps as cannot overflow are summed in 16 bits before they are widened. Codes
-    above 127 are taken as signed bytes, biased by 128, where the CPU multiplies those better.
+    bytes in -127..127. `step` takes the next 4 columns.
+
+    On AVX2 products are summed in 16 bits, two lanes for each 4 columns. Where the result must fit these, overflows on
+    the way are no matter: the sums begin with what the zero point takes off. Else they are widened as often as needed.
+    Codes above 127 are taken as signed bytes, biased by 128, where the CPU multiplies those better.
     """
 
-    def __init__(self, b: Builder, max_code: int) -> None:
-        self.b, self.max_code = b, max_code
-        self.bias = 128 if max_code > 127 and (NEON or (AVX2 and not AVX512)) else 0
-        self.acc = const(V_I32X16, 0)
+    def __init__(self, b: Builder, max_code: int, zero_point: int, n_steps: int, x_sums: XSums) -> None:
+        self.b, self.max_code, self.x_sums = b, max_code, x_sums
+        in_16_bits = AVX2 and not AVX512
+        self.bias = 128 if max_code > 127 and (NEON or in_16_bits) else 0
+        self.zero_point = zero_point - self.bias
+        largest = 2 * n_steps * 127 * max(zero_point, max_code - zero_point)
+        self.fits = in_16_bits and not self.bias and largest <= 32767
+        self.acc = const(V_I32X16, 0) if in_16_bits else self._less_zero_point(const(V_I32X16, 0))
         self.pairs: ir.Value | None = None
         self.n_pairs = 0
 
@@ -444,10 +460,13 @@ class BlockDot:
             self._step_16bit(codes, x)
 
     def _step_16bit(self, codes: ir.Value, x: ir.Value) -> None:
-        if self.n_pairs == max(1, 32767 // (2 * 127 * self.max_code)):
+        b = self.b
+        if self.fits and self.zero_point and self.pairs is None:
+            self.pairs = b.mul(self.x_sums.lanes(), const(V_I16X32, -self.zero_point))
+        if not self.fits and self.n_pairs == max(1, 32767 // (2 * 127 * self.max_code)):
             self._widen()
-        pairs = emit_maddubs(self.b, codes, x)
-        self.pairs = pairs if self.pairs is None else self.b.add(self.pairs, pairs)
+        pairs = emit_maddubs(b, codes, x)
+        self.pairs = pairs if self.pairs is None else b.add(self.pairs, pairs)
         self.n_pairs += 1
 
     def _widen(self) -> None:
@@ -455,23 +474,26 @@ class BlockDot:
             self.acc = self.b.add(self.acc, emit_maddwd(self.b, self.pairs, const(self.pairs.type, 1)))
         self.pairs, self.n_pairs = None, 0
 
+    def _less_zero_point(self, total: ir.Value) -> ir.Value:
+        if not self.zero_point:
+            return total
+        return self.b.sub(total, self.b.mul(self.x_sums.total(), const(V_I32X16, self.zero_point)))
+
     def finish(self) -> ir.Value:
         """The sums, <16 x i32>."""
         self._widen()
-        return self.acc
+        return self._less_zero_point(self.acc) if AVX2 and not AVX512 and not self.fits else self.acc
 
 
 class BlockDot16:
-    """As BlockDot with 16-bit activations: sum(code·x) for x in -32767..32767, codes unsigned up to 255.
+    """As BlockDot with 16-bit activations: x in -32767..32767, codes unsigned up to 255.
 
     A step's even and odd columns become two vectors of i16 pairs, so `step` takes the activations of
     columns (0, 2) and of (1, 3), each pair repeated for every row. 32 columns cannot overflow 32 bits.
     """
 
-    bias = 0
-
-    def __init__(self, b: Builder) -> None:
-        self.b = b
+    def __init__(self, b: Builder, zero_point: int, x_sums: XSums) -> None:
+        self.b, self.zero_point, self.x_sums = b, zero_point, x_sums
         self.acc = const(V_I32X16, 0)
 
     def step(self, codes: ir.Value, x_even: ir.Value, x_odd: ir.Value) -> None:
@@ -484,7 +506,9 @@ class BlockDot16:
 
     def finish(self) -> ir.Value:
         """The sums, <16 x i32>."""
-        return self.acc
+        if not self.zero_point:
+            return self.acc
+        return self.b.sub(self.acc, self.b.mul(self.x_sums.total(), const(V_I32X16, self.zero_point)))
 
 
 # ------------------------------------------------------- intrinsics for Numba functions
@@ -728,6 +752,19 @@ def hmax(tyctx, x):  # type: ignore[no-untyped-def]
         return emit_reduce(b, a[0], lambda p, q: emit_pick(b, ">", p, q))
 
     return _SCALAR[x.elt](x), gen
+
+
+@intrinsic
+def column_sums(tyctx, x):  # type: ignore[no-untyped-def]
+    """Of i32x16: the sum of lanes 0, 1, 4, 5, 8, ... and that of lanes 2, 3, 6, 7, 10, ..., each int32."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        eight = b.add(emit_shuffle(b, a[0], range(8)), emit_shuffle(b, a[0], range(8, 16)))
+        four = b.add(emit_shuffle(b, eight, range(4)), emit_shuffle(b, eight, range(4, 8)))
+        two = b.add(emit_shuffle(b, four, (0, 2)), emit_shuffle(b, four, (1, 3)))
+        return ctx.make_tuple(b, sig.return_type, [b.extract_element(two, const(I32, k)) for k in range(2)])
+
+    return types.UniTuple(types.int32, 2)(x), gen
 
 
 @intrinsic

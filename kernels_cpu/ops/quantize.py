@@ -1,4 +1,14 @@
-"""Activations as integers with a scale for every 32 columns, the input of linear layers."""
+"""Activations as integers with a scale for every 32 columns, the input of linear layers.
+
+A quantised row is a run of records, one a block of 32 columns: the integers q (32 or 64 bytes), then 32 bytes of
+
+    d f32 | s f32 = d * float(isum) | isum i32 = sum of q | halves i32 [2] = sums of q of each 16 columns
+    | lanes i16 [2] = sums of q over the columns 0, 1 and 2, 3 of each 4 | half lanes i16 [2][2] = these of each 16
+
+so that a record of 8-bit activations is a cache line, and all that a product reads of a block has one address. The
+sums over lanes are those of the AVX2 product, which adds up columns 0, 1 and 2, 3 of each 4 apart, in 16 bits; with
+16-bit activations they are not used, and 0.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +18,11 @@ from kernels_cpu.compile import kernel
 from kernels_cpu.ops import COLUMNS, arg, share
 from kernels_cpu.simd import (
     bitcast,
+    column_sums,
     even_then_odd,
     f32x16,
     fptosi,
     hmax,
-    hsum,
     i8x16,
     i16x16,
     i32x16,
@@ -37,9 +47,19 @@ SMALLEST = 1e-33
 """Blocks whose largest magnitude is below this count as zero: the inverse of their scale would overflow."""
 
 
-def quantized_row_bytes(n_blocks: int, q_bytes: int) -> int:
-    """Bytes of one quantised row: `q_bytes` (1 or 2) a column, and five 4-byte words a block."""
-    return n_blocks * (BLOCK * q_bytes + 20)
+WORDS_BYTES = 32
+"""What follows the integers of a block."""
+
+D, S, ISUM, HALVES, LANES, HALF_LANES = 0, 4, 8, 12, 20, 24
+"""Byte offsets of the words behind the integers."""
+
+
+def record_bytes(bits: int) -> int:
+    """Bytes of a block of activations of 8 or 16 bits."""
+    return BLOCK * bits // 8 + WORDS_BYTES
+
+
+RECORD_8, RECORD_16 = record_bytes(8), record_bytes(16)
 
 
 @njit(inline="always")
@@ -61,15 +81,49 @@ def _scales(a: object, b: object, levels: float) -> tuple[float, float]:
 
 
 @njit(inline="always")
-def _finish_block(d: float, i0: object, i1: object, words: int, n_blocks: int, k: int) -> None:
-    """Write a block's scale and sums: arrays d, s, isum [n_blocks] and isum16 [2 n_blocks] begin at `words`."""
-    sum0, sum1 = hsum(i0), hsum(i1)
-    total = int32(sum0 + sum1)
-    st_f32(words + 4 * k, d)
-    st_f32(words + 4 * (n_blocks + k), d * float32(total))
-    st_i32(words + 4 * (2 * n_blocks + k), total)
-    st_i32(words + 4 * (3 * n_blocks + 2 * k), sum0)
-    st_i32(words + 4 * (3 * n_blocks + 2 * k) + 4, sum1)
+def _store_words(d: float, i0: object, i1: object, words: int, with_lanes: bool) -> None:
+    """Write what follows a block's integers, which are i0 and i1, to `words`."""
+    a0, b0 = column_sums(i0)
+    a1, b1 = column_sums(i1)
+    total = int32(a0 + b0 + a1 + b1)
+    st_f32(words + D, d)
+    st_f32(words + S, d * float32(total))
+    st_i32(words + ISUM, total)
+    st_i32(words + HALVES, int32(a0 + b0))
+    st_i32(words + HALVES + 4, int32(a1 + b1))
+    if with_lanes:
+        st_i32(words + LANES, int32((a0 + a1 & 0xFFFF) | (b0 + b1 << 16)))
+        st_i32(words + HALF_LANES, int32((a0 & 0xFFFF) | (b0 << 16)))
+        st_i32(words + HALF_LANES + 4, int32((a1 & 0xFFFF) | (b1 << 16)))
+
+
+@njit(inline="always")
+def store_block_8(x: int, record: int) -> None:
+    """Quantise the 32 floats at x to a record of 8 bits: d = max|x| / 127, q = rint(x * (127 / max|x|)).
+
+    A block of zeros has d = 0 and q = 0; one with NaN or infinity has such a d.
+    """
+    a, b = load(f32x16, x), load(f32x16, x + 64)
+    d, inverse = _scales(a, b, 127.0)
+    i0, i1 = _to_integers(a, inverse, 127.0), _to_integers(b, inverse, 127.0)
+    store(record, trunc(i8x16, i0))
+    store(record + 16, trunc(i8x16, i1))
+    _store_words(d, i0, i1, record + 32, True)
+
+
+@njit(inline="always")
+def store_block_16(x: int, record: int) -> None:
+    """Quantise the 32 floats at x to a record of 16 bits: d = max|x| / 32767, q = rint(x * (32767 / max|x|)).
+
+    Within each 4 columns q holds the even ones first: 0 2 1 3. Products take even and odd columns apart.
+    Zeros, NaN and infinity are as with 8 bits.
+    """
+    a, b = load(f32x16, x), load(f32x16, x + 64)
+    d, inverse = _scales(a, b, 32767.0)
+    i0, i1 = _to_integers(a, inverse, 32767.0), _to_integers(b, inverse, 32767.0)
+    store(record, even_then_odd(trunc(i16x16, i0)))
+    store(record + 32, even_then_odd(trunc(i16x16, i1)))
+    _store_words(d, i0, i1, record + 64, False)
 
 
 @njit(inline="always")
@@ -83,42 +137,25 @@ def _split(row: int, thread: int, n_threads: int) -> tuple[int, int, int, int]:
 
 @kernel
 def quantize_q8(row: int, thread: int, n_threads: int) -> None:
-    """Blocks of 32 columns as int8: d = max|x| / 127, q = rint(x * (127 / max|x|)); split by rows or columns.
+    """Rows as records of 8 bits; split by rows or columns.
 
-    Arguments: count, x, x_stride, out, out_stride, n_blocks, mode. A row of `out`:
-    [q int8 32 nb][d f32 nb][s f32 nb: d * float(sum of q)][isum i32 nb: sum of q][isum16 i32 2 nb: of each 16].
-    A block of zeros has d = 0 and q = 0; one with NaN or infinity has such a d.
+    Arguments: count, x, x_stride, out, out_stride, n_blocks, mode.
     """
-    x, x_stride, out, out_stride, n_blocks = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4), arg(row, 5)
+    x, x_stride, out, out_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
     first, end, start, stop = _split(row, thread, n_threads)
     for i in range(first, end):
-        words = out + i * out_stride + 32 * n_blocks
         for k in range(start, stop):
-            a, b = load(f32x16, x + i * x_stride + 128 * k), load(f32x16, x + i * x_stride + 128 * k + 64)
-            d, inverse = _scales(a, b, 127.0)
-            i0, i1 = _to_integers(a, inverse, 127.0), _to_integers(b, inverse, 127.0)
-            store(out + i * out_stride + 32 * k, trunc(i8x16, i0))
-            store(out + i * out_stride + 32 * k + 16, trunc(i8x16, i1))
-            _finish_block(d, i0, i1, words, n_blocks, k)
+            store_block_8(x + i * x_stride + 128 * k, out + i * out_stride + RECORD_8 * k)
 
 
 @kernel
 def quantize_q16(row: int, thread: int, n_threads: int) -> None:
-    """Blocks of 32 columns as int16: d = max|x| / 32767, q = rint(x * (32767 / max|x|)); split by rows or columns.
+    """Rows as records of 16 bits; split by rows or columns.
 
-    Arguments: count, x, x_stride, out, out_stride, n_blocks, mode. A row of `out`:
-    [q int16 32 nb][d f32 nb][s f32 nb: d * float(sum of q)][isum i32 nb: sum of q][isum16 i32 2 nb: of each 16].
-    Within each 4 columns q holds the even ones first: 0 2 1 3. Products take even and odd columns apart.
-    A block of zeros has d = 0 and q = 0; one with NaN or infinity has such a d.
+    Arguments: count, x, x_stride, out, out_stride, n_blocks, mode.
     """
-    x, x_stride, out, out_stride, n_blocks = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4), arg(row, 5)
+    x, x_stride, out, out_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
     first, end, start, stop = _split(row, thread, n_threads)
     for i in range(first, end):
-        words = out + i * out_stride + 64 * n_blocks
         for k in range(start, stop):
-            a, b = load(f32x16, x + i * x_stride + 128 * k), load(f32x16, x + i * x_stride + 128 * k + 64)
-            d, inverse = _scales(a, b, 32767.0)
-            i0, i1 = _to_integers(a, inverse, 32767.0), _to_integers(b, inverse, 32767.0)
-            store(out + i * out_stride + 64 * k, even_then_odd(trunc(i16x16, i0)))
-            store(out + i * out_stride + 64 * k + 32, even_then_odd(trunc(i16x16, i1)))
-            _finish_block(d, i0, i1, words, n_blocks, k)
+            store_block_16(x + i * x_stride + 128 * k, out + i * out_stride + RECORD_16 * k)

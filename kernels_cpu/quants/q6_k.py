@@ -82,6 +82,7 @@ FORMAT = Format(
     emit_header=_header,
     emit_scales=_scales,
     emit_codes=_codes,
+    n_scales=2,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

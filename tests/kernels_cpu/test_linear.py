@@ -82,10 +82,11 @@ class Matrix:
         kernel = quantize.quantize_q8 if bits == 8 else quantize.quantize_q16
         count = np.array([n], np.int64)
         self.run([(kernel, count, padded, padded.strides[0], out, out.strides[0], n_sub, 0)], 1)
-        q = out[:, : 4 * bits * n_sub].view(f"i{bits // 8}").reshape(n, n_sub, 8, 4)
+        records = out.reshape(n, n_sub, quantize.record_bytes(bits))
+        q = np.ascontiguousarray(records[..., : 4 * bits]).view(f"i{bits // 8}").reshape(n, n_sub, 8, 4)
         q = (q if bits == 8 else q[..., [0, 2, 1, 3]]).reshape(n, n_sub, 32)
-        d = out[:, 4 * bits * n_sub :][:, : 4 * n_sub].copy().view(np.float32)
-        return out, (q.astype(np.float64) * d[..., None].astype(np.float64)).reshape(n, -1)[:, :cols]
+        d = np.ascontiguousarray(records[..., 4 * bits :][..., :4]).view(np.float32)
+        return out, (q.astype(np.float64) * d.astype(np.float64)).reshape(n, -1)[:, :cols]
 
     def product(
         self, x: np.ndarray, bits: int = 8, n_threads: int = 1, bias: Vector | None = None, residual: Any = None

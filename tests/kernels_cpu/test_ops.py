@@ -185,19 +185,28 @@ QUANTIZERS = pytest.mark.parametrize(
 def quantized(
     run_kernel: Any, kernel: Any, integer: Any, x: np.ndarray, mode: int = ROWS, n_threads: int = 1
 ) -> dict[str, np.ndarray]:
-    """The parts of quantised rows: q [n, 32 nb], d, s, isum [n, nb], isum16 [n, 2 nb]."""
+    """The parts of quantised rows: q [n, 32 nb], d, s, isum [n, nb], halves [n, 2 nb], lanes, half_lanes."""
     n, nb = len(x), x.shape[1] // 32
     size = np.dtype(integer).itemsize
-    q_bytes, row_bytes = 32 * nb * size, quantize.quantized_row_bytes(nb, size)
-    out = np.full((n, row_bytes + 12), 0x55, np.uint8)
+    record = quantize.record_bytes(8 * size)
+    out = np.full((n, nb * record + 12), 0x55, np.uint8)
     run_kernel(kernel, count(x), x, x.strides[0], out, out.strides[0], nb, mode, n_threads=n_threads)
-    assert (out[:, row_bytes:] == 0x55).all()
-    words = np.ascontiguousarray(out[:, q_bytes:row_bytes])
-    f, i = words.view(np.float32), words.view(np.int32)
-    q = np.ascontiguousarray(out[:, :q_bytes]).view(integer)
+    assert (out[:, nb * record :] == 0x55).all()
+    records = out[:, : nb * record].reshape(n, nb, record)
+    q = np.ascontiguousarray(records[..., : 32 * size]).view(integer).reshape(n, -1)
     if size == 2:  # of each 4 columns the even ones come first
         q = q.reshape(n, -1, 4)[:, :, [0, 2, 1, 3]].reshape(n, -1)
-    return {"q": q, "d": f[:, :nb], "s": f[:, nb : 2 * nb], "isum": i[:, 2 * nb : 3 * nb], "isum16": i[:, 3 * nb :]}
+    words = np.ascontiguousarray(records[..., 32 * size :])
+    f, i, lanes = words.view(np.float32), words.view(np.int32), words.view(np.int16)
+    return {
+        "q": q,
+        "d": f[..., 0],
+        "s": f[..., 1],
+        "isum": i[..., 2],
+        "halves": i[..., 3:5].reshape(n, -1),
+        "lanes": lanes[..., 10:12].reshape(n, -1),
+        "half_lanes": lanes[..., 12:].reshape(n, -1),
+    }
 
 
 @threads
@@ -214,10 +223,13 @@ def test_quantize(run_kernel: Any, n_threads: int, mode: int, kernel: Any, integ
         q = np.nan_to_num(np.rint(blocks * (np.float32(levels) / largest)[:, :, None]))
     assert np.array_equal(got["q"].reshape(q.shape), q.astype(integer))
     sums = q.reshape(5, 14, 16).sum(axis=2).astype(np.int32)
-    assert np.array_equal(got["isum16"], sums)
+    assert np.array_equal(got["halves"], sums)
     assert np.array_equal(got["isum"], sums[:, ::2] + sums[:, 1::2])
     assert np.array_equal(got["s"], got["d"] * got["isum"].astype(np.float32))
     if levels == 127:
+        by_lane = q.reshape(5, 7, 2, 4, 2, 2).sum(axis=(3, 5)).astype(np.int16)
+        assert np.array_equal(got["half_lanes"].reshape(by_lane.shape), by_lane)
+        assert np.array_equal(got["lanes"].reshape(5, 7, 2), by_lane.sum(axis=2))
         reference = twin.quantise_activations(x).reshape(q.shape)
         error = np.abs(got["q"].reshape(q.shape) * got["d"][:, :, None] - reference)
         assert (error <= 1.001 * got["d"][:, :, None]).all()  # a tie may fall to the other side
