@@ -345,6 +345,16 @@ def _by_halves(b: Builder, width: int, fn: Callable[..., ir.Value], *args: ir.Va
     return emit_join(b, [fn(*(emit_slice(b, a, k, m) for a in args)) for k in range(m)])
 
 
+def emit_as_is(b: Builder, x: ir.Value) -> ir.Value:
+    """AVX2: x, of which LLVM is told nothing: it would add up sums in another order, with more of them alive than there
+    are registers. No instruction comes of it."""
+
+    def one(x: ir.Value) -> ir.Value:
+        return b.asm(ir.FunctionType(x.type, [x.type]), "", "=x,0", [x], side_effect=False)
+
+    return _by_halves(b, 32, one, x)
+
+
 def emit_maddubs(b: Builder, u: ir.Value, s: ir.Value) -> ir.Value:
     """AVX2: u8 x s8, pairs summed to i16 (saturating: callers keep sums within 16 bits)."""
 
@@ -466,7 +476,7 @@ class BlockDot:
         if not self.fits and self.n_pairs == max(1, 32767 // (2 * 127 * self.max_code)):
             self._widen()
         pairs = emit_maddubs(b, codes, x)
-        self.pairs = pairs if self.pairs is None else b.add(self.pairs, pairs)
+        self.pairs = emit_as_is(b, pairs if self.pairs is None else b.add(self.pairs, pairs))
         self.n_pairs += 1
 
     def _widen(self) -> None:
