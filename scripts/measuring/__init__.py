@@ -1,0 +1,1 @@
+"""What the benchmarks in `scripts/` share; nothing that is installed knows it."""
