@@ -77,13 +77,13 @@ def test_bench_table_makes_a_column_of_each_model(run_script: RunScript, tmp_pat
 
 def test_bench_kernels_relates_batches_to_one_row(run_bench: RunBench) -> None:
     shape = ("--rows", 64, "--cols", 64, "--megabytes", 0.1, "--batches", "1,4,17")
-    found = run_bench("bench-kernels", "--types", "Q4_0", "--threads", 1, "--rounds", 1, *shape)
+    found = run_bench("bench-kernels", "--types", "F16", "--threads", 1, "--rounds", 1, *shape)
     (path,) = found["paths"]
     (kind,) = path["types"]
-    assert kind["type"] == "Q4_0" and kind["cost"]["1"] == 1.0
+    assert kind["type"] == "F16" and kind["cost"]["1"] == 1.0
     # Operations are 2 a weight and row, so 4 rows at 4 times the cost of one have the GOPS of one.
     assert kind["gops"]["4"] == pytest.approx(4 * kind["gops"]["1"] / kind["cost"]["4"])
-    assert kind["gb_per_s"] == pytest.approx(kind["gops"]["1"] / 2 * 18 / 32)
+    assert kind["gb_per_s"] == pytest.approx(kind["gops"]["1"] / 2 * 2)  # bytes a weight
 
 
 def test_bench_attention_takes_each_depth(run_bench: RunBench) -> None:
