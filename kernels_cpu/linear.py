@@ -4,7 +4,7 @@ A *tile* is 16 weight rows by T activation rows over all columns. Whatever T is,
 computed by the same operations in the same order, so a result does not depend on the batch:
 
     per sub-block of 32 columns    i = sum(code·x) - zero_point·sum(x)        exact, in int32
-                                   acc = fma(float(i), scale·d_x, acc)        (with two scales: see _accumulate)
+                                   acc = fma(float(i), scale·d_x, acc)        (with two scales: see accumulate)
                                    acc = fma(minimum, d_x·sum(x), acc)        (types that have one)
     float weights, per 32 columns  p = w0·x0; p = fma(wk, xk, p); acc = acc + p
     at the end                     y = acc (+ bias) (+ residual)
@@ -139,6 +139,8 @@ class _Products:
                 value = emit_fma(b, parts[0], b.fmul(scales[0], d), b.load(acc))
             else:
                 both = emit_fma(b, parts[1], scales[1], b.fmul(parts[0], scales[0]))
+                for h, minimum in enumerate(scaling.half_minimums):
+                    both = emit_fma(b, minimum, b.sitofp(record.word(I32, HALVES + 4 * h), V_F32X16), both)
                 value = emit_fma(b, both, d, b.load(acc))
             if scaling.minimum is not None:
                 value = emit_fma(b, scaling.minimum, record.word(F32, S), value)
@@ -315,8 +317,9 @@ def _emit_sub_block_of_row(
         four = b.bitcast(word, ir.VectorType(ir.IntType(8), 4))
         q = b.sub(b.zext(four, v4i), const(v4i, fmt.zero_point))
         value = b.fmul(b.sitofp(q, v4f), emit_splat(b, v4f, scales[k * n_parts // 8]))
-        if scaling.minimum is not None:
-            value = b.fadd(value, emit_splat(b, v4f, b.extract_element(scaling.minimum, lane)))
+        minimum = scaling.half_minimums[k // 4] if scaling.half_minimums else scaling.minimum
+        if minimum is not None:
+            value = b.fadd(value, emit_splat(b, v4f, b.extract_element(minimum, lane)))
         emit_store(b, value, out, 16 * k)
 
 

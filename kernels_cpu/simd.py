@@ -31,6 +31,8 @@ AVX2 = PATH in ("avx512", "avx2")
 NEON = PATH == "neon"
 FMA = AVX2 or NEON
 GFNI = AVX512 and TARGET.has("gfni")
+SIGNED_CODES = NEON or (AVX2 and not AVX512)
+"""Whether codes above 127 are multiplied as signed bytes."""
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -328,6 +330,41 @@ def emit_shift_mask(b: Builder, q: ir.Value, shift: int, mask: int) -> ir.Value:
     return b.and_(b.bitcast(s, q.type), const(q.type, mask))
 
 
+def emit_lookup(b: Builder, index: ir.Value, table: Sequence[int]) -> ir.Value:
+    """table[i] for every byte i of `index`; `table` has at most 16 unsigned bytes, and indices stay within it."""
+    if SIGNED_CODES and max(table) > 127:
+        # The product takes these as signed bytes: its own change of sign and this one cancel.
+        signed = _emit_lookup(b, index, [v ^ 0x80 for v in table])
+        return b.xor(signed, const(index.type, 0x80))
+    return _emit_lookup(b, index, table)
+
+
+def _emit_lookup(b: Builder, index: ir.Value, table: Sequence[int]) -> ir.Value:
+    if not (AVX2 or NEON):
+        return _emit_lookup_portable(b, index, table)
+    name, width = next((n, w) for path, n, w in _LOOKUPS if path)
+    ty = ir.VectorType(I8, width)
+    entries = const(ty, [*table, *[0] * (16 - len(table))] * (width // 16))
+
+    return _by_halves(b, width, lambda i: call_llvm(b, name, ty, entries, i), index)
+
+
+_LOOKUPS = (
+    (AVX512, "llvm.x86.avx512.pshuf.b.512", 64),
+    (AVX2, "llvm.x86.avx2.pshuf.b", 32),
+    (NEON, "llvm.aarch64.neon.tbl1.v16i8", 16),
+)
+
+
+def _emit_lookup_portable(b: Builder, index: ir.Value, table: Sequence[int]) -> ir.Value:
+    """Every entry of the table compared with and masked in: slow, and right everywhere."""
+    found = const(index.type, 0)
+    for i, v in enumerate(table):
+        hit = b.sext(b.icmp_unsigned("==", index, const(index.type, i)), index.type)
+        found = b.or_(found, b.and_(hit, const(index.type, v)))
+    return found
+
+
 def emit_broadcast4(b: Builder, addr: ir.Value, offset: int = 0) -> ir.Value:
     """The 4 bytes at `addr + offset` in each of 16 groups of 4 bytes, <64 x i8>."""
     x = emit_load(b, I32, addr, offset)
@@ -445,7 +482,7 @@ class BlockDot:
     def __init__(self, b: Builder, max_code: int, zero_point: int, n_steps: int, x_sums: XSums) -> None:
         self.b, self.max_code, self.x_sums = b, max_code, x_sums
         in_16_bits = AVX2 and not AVX512
-        self.bias = 128 if max_code > 127 and (NEON or in_16_bits) else 0
+        self.bias = 128 if max_code > 127 and SIGNED_CODES else 0
         self.zero_point = zero_point - self.bias
         largest = 2 * n_steps * 127 * max(zero_point, max_code - zero_point)
         self.fits = in_16_bits and not self.bias and largest <= 32767

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Graph, Node, Pairing, RopeSpec, StepInputs, Value, Vector, Weight
+from kernels_cpu.quants.reference import DEQUANTISERS, dequantise_rows
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -23,14 +24,17 @@ Activations = Callable[[F32, Weight], F32]
 
 
 def dequantise(weight: Weight) -> F32:
-    """The matrix as float32 [n_rows, n_cols], by the `gguf` package's reference.
+    """The matrix as float32 [n_rows, n_cols], by the `gguf` package's reference or our own of newer types.
 
     Raises:
-        KernelError: the `gguf` package cannot read this type, or the bytes do not make `n_cols` elements a row.
+        KernelError: neither reads this type, or the bytes do not make `n_cols` elements a row.
     """
     rows = weight.data.reshape(weight.n_rows, -1)
     try:
-        x = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(weight.type_id))
+        if weight.type_id in DEQUANTISERS:
+            x = dequantise_rows(rows, weight.type_id)
+        else:
+            x = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(weight.type_id))
     except (ValueError, NotImplementedError) as error:
         raise KernelError(f"weight `{weight.name}`: cannot dequantise ggml type {weight.type_id}: {error}") from error
     if x.shape != (weight.n_rows, weight.n_cols):

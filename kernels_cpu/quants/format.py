@@ -42,10 +42,14 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Scales:
-    """Of one sub-block, each <16 x f32>: a scale for all its columns or one for each half, and the minimum."""
+    """Of one sub-block, each <16 x f32>: a scale for all its columns or one for each half, and the minimum.
+
+    With two scales there may be two minimums instead.
+    """
 
     scales: tuple[ir.Value, ...]
     minimum: ir.Value | None = None
+    half_minimums: tuple[ir.Value, ...] = ()
 
 
 Header = tuple[ir.Value, ...]

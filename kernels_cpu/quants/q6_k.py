@@ -43,23 +43,22 @@ def unpack_codes(ql: Bytes, qh: Bytes) -> tuple[Bytes, Bytes]:
 def _pack(v: Bytes) -> Bytes:
     low, high = unpack_codes(v[..., :128], v[..., 128:192])
     sc = v[..., 192:208]
-    subs = (
-        [
-            per_row(sc[..., 2 * j : 2 * j + 1]),
-            per_row(sc[..., 2 * j + 1 : 2 * j + 2]),
-            pack_plane(high[..., j, :], 2),
-            pack_nibbles(low[..., j, :]),
-        ]
-        for j in range(8)
-    )
+    subs = ([*per_half(sc, j), pack_plane(high[..., j, :], 2), pack_nibbles(low[..., j, :])] for j in range(8))
     return pack_super_blocks([per_row(v[..., 208:])], subs)
 
 
-def _header(b: Builder, p: ir.Value) -> Header:
+def per_half(sc: Bytes, j: int) -> list[Bytes]:
+    """The bytes of both halves of sub-block j, uint8 [g, 16, nb, 16] -> two of [g, nb, 16]."""
+    return [per_row(sc[..., 2 * j + h : 2 * j + h + 1]) for h in range(2)]
+
+
+def emit_header(b: Builder, p: ir.Value) -> Header:
+    """d of 16 rows."""
     return (emit_halves(b, p),)
 
 
-def _scales(b: Builder, p: ir.Value, header: Header) -> Scales:
+def emit_scales(b: Builder, p: ir.Value, header: Header) -> Scales:
+    """d·sc of 16 rows for each half."""
     return Scales(tuple(b.fmul(header[0], emit_bytes(b, p, 16 * h, signed=True)) for h in range(2)))
 
 
@@ -79,8 +78,8 @@ FORMAT = Format(
     max_code=63,
     zero_point=32,
     pack=_pack,
-    emit_header=_header,
-    emit_scales=_scales,
+    emit_header=emit_header,
+    emit_scales=emit_scales,
     emit_codes=_codes,
     n_scales=2,
 )
