@@ -1,16 +1,15 @@
 """Lowers a graph to a tape of compiled kernels, and runs it.
 
-Three things happen on the way. Activations are quantised once for all the products that read them.
-An addition whose operand is a product becomes the product's epilogue. Barriers are put only where a
-thread would read what another writes: each operand of a row says how its threads divide it, and
-two rows that divide it alike need not wait for each other.
+`fusion` says which operations make a row of the tape, `waiting` where its rows must wait for each other. Here they get
+memory: each value is written in the forms that its readers want, as floats, quantised for products, or both. Values
+made by rows are kept by every thread for itself when a step has few rows.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,14 @@ import numpy.typing as npt
 
 from kernels_cpu import KernelError
 from kernels_cpu.compile import Kernel, compile_all
+from kernels_cpu.fusion import Step, readers_of, steps_of
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, Node, RopeSpec, StepInputs, Value, Vector
 from kernels_cpu.linear import act_row_bytes
-from kernels_cpu.ops import COLUMNS, ROWS, attention, elementwise, gate, kv, norm, quantize, rope
+from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, gate, kv, rope, rows
 from kernels_cpu.ops.kv import kv_page_bytes
 from kernels_cpu.packing import packed_shape
-from kernels_cpu.team import BARRIER_AFTER, FIRST_ARGUMENT, KERNEL, Team
+from kernels_cpu.team import Team
+from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter
 from kernels_cpu.weights import PackedWeights
 
 Array = npt.NDArray[Any]
@@ -33,103 +34,16 @@ ACTIVATION_BITS = {"n": 8, "n_out": 16}
 memory: there the second multiply-add costs nothing, and takes a third off the distance to exact arithmetic."""
 
 
+READ_COPIES = ("linear", "add", "rms_norm", "scale", "select_outputs")
+"""Operations that can read a value of which each thread has a copy."""
+
+IN_COLUMNS = ("swiglu", "geglu", "softcap", "scale")
+"""Operations that go on in the columns of the products that they read."""
+
+
 def float_bits(x: float) -> int:
     """A float32 as a tape row carries it."""
     return int(struct.unpack("<i", struct.pack("<f", x))[0])
-
-
-@dataclass(eq=False)
-class Buffer:
-    """Memory of the workspace: `n_rows` rows, `stride` bytes apart. Zeros at first; pad columns stay zero."""
-
-    array: Array
-    stride: int
-
-    @property
-    def address(self) -> int:
-        return int(self.array.ctypes.data)
-
-
-@dataclass(frozen=True)
-class Access:
-    """That a row of the tape touches a buffer, and how its threads divide it.
-
-    `split` names the division; rows with the same split of a buffer touch the same part of it in the same
-    thread. "all" means that every thread touches everything.
-    """
-
-    buffer: Buffer
-    split: str
-    writes: bool = False
-
-
-@dataclass
-class Row:
-    """A row of the tape before it has addresses of code; `calls` are kernels it calls, its last arguments."""
-
-    kernel: Kernel
-    args: tuple[int, ...]
-    calls: tuple[Kernel, ...] = ()
-    barrier: bool = False
-
-
-@dataclass
-class _Touched:
-    """What has happened to a buffer since the last barrier."""
-
-    readers: set[str] = field(default_factory=set)
-    writers: set[str] = field(default_factory=set)
-
-    def conflicts(self, access: Access) -> bool:
-        others = self.writers | self.readers if access.writes else self.writers
-        return any(split != access.split or split == "all" for split in others)
-
-
-class TapeWriter:
-    """Collects rows and finds where they must wait."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._touched: dict[Buffer, _Touched] = {}
-        self._freed: list[Callable[[], None]] = []
-
-    def add(
-        self, kernel: Kernel, args: tuple[int, ...], accesses: list[Access], calls: tuple[Kernel, ...] = ()
-    ) -> None:
-        """Append a row; the row before gets a barrier if this one depends on other threads' work."""
-        if any(self._touched[a.buffer].conflicts(a) for a in accesses if a.buffer in self._touched):
-            self.barrier()
-        for a in accesses:
-            touched = self._touched.setdefault(a.buffer, _Touched())
-            (touched.writers if a.writes else touched.readers).add(a.split)
-        self.rows.append(Row(kernel, args, calls))
-
-    def last_split(self, buffer: Buffer) -> str | None:
-        """How the rows since the last barrier that wrote the buffer divide it; None if there was none."""
-        touched = self._touched.get(buffer)
-        return next(iter(touched.writers), None) if touched else None
-
-    def barrier(self) -> None:
-        """Let all threads meet after the last row; what was released may be used again from here on."""
-        self.rows[-1].barrier = True
-        self._touched.clear()
-        for free in self._freed:
-            free()
-        self._freed.clear()
-
-    def after_barrier(self, action: Callable[[], None]) -> None:
-        """Call `action` at the next barrier."""
-        self._freed.append(action)
-
-    def tape(self) -> npt.NDArray[np.int64]:
-        """The rows as int64 [n_rows, words]. Compiles what is not compiled yet."""
-        words = FIRST_ARGUMENT + max(len(row.args) + len(row.calls) for row in self.rows)
-        tape = np.zeros((len(self.rows), -(-words // 8) * 8), np.int64)
-        for line, row in zip(tape, self.rows, strict=True):
-            line[KERNEL], line[BARRIER_AFTER] = row.kernel.address(), row.barrier
-            args = (*row.args, *(called.address() for called in row.calls))
-            line[FIRST_ARGUMENT : FIRST_ARGUMENT + len(args)] = args
-        return tape
 
 
 @dataclass(frozen=True)
@@ -169,8 +83,8 @@ class _StepArrays:
         return int(self.counts.ctypes.data) + (0 if rows == "n" else 64)
 
 
-class _Lowering:
-    """One pass over a graph; afterwards `writer` has the tape and `keep` what its addresses point to."""
+class Lowering:
+    """One pass over a graph, by `run`; then `writer` has the tape and `keep` what its addresses point to."""
 
     def __init__(self, graph: Graph, weights: PackedWeights, sizes: TapeSizes, n_threads: int) -> None:
         self.graph, self.weights, self.sizes, self.n_threads = graph, weights, sizes, n_threads
@@ -179,28 +93,29 @@ class _Lowering:
         self.keep: list[Array] = []
         self.kv_bytes = 0
         self.workspace_bytes = 0
+        self._at_step = 0
         self._values: dict[Value, Buffer] = {}
         self._quantised: dict[Value, Buffer] = {}
         self._free: dict[tuple[str, int], list[Buffer]] = {}
         self._vectors: dict[tuple[Vector, int], int] = {}
         self._rope_tables: dict[tuple[RopeSpec, int], tuple[int, int]] = {}
         self._scratches: dict[tuple[int, int, int], tuple[Buffer, tuple[int, ...]]] = {}
-        self._last_use = _last_uses(graph)
-        self._epilogues = _find_epilogues(graph)
+        self._readers = readers_of(graph)
+        self._steps = steps_of(graph)
+        self._last_use = _last_uses(self._steps)
+        self._shares = _shares(self._steps, self._readers)
 
     def run(self) -> Buffer:
-        """Lower every node; gives the buffer of the logits."""
-        absorbed = set(self._epilogues.values())
-        for node in self.graph.nodes:
-            if node not in absorbed:
-                lower = getattr(self, f"_{node.op}", None)
-                if lower is None:
-                    raise KernelError(f"tape: no kernel for the operation `{node.op}`")
-                lower(node)
-                self._release(node.output.index, self._values[self._epilogues.get(node, node).output])
+        """Lower every step; gives the buffer of the logits."""
         if self.graph.logits is None:
             raise KernelError("graph: expected a call of `output`, got none")
-        self.writer.barrier()
+        for index, step in enumerate(self._steps):
+            self._at_step = index
+            lower = getattr(self, f"_{step.op}", None)
+            if lower is None:
+                raise KernelError(f"tape: no kernel for the operation `{step.op}`")
+            lower(**step.nodes)
+            self._release()
         return self._values[self.graph.logits]
 
     # ------------------------------------------------------------------ memory
@@ -209,40 +124,45 @@ class _Lowering:
         self.keep.append(array)
         return int(array.ctypes.data)
 
-    def _new(self, kind: str, stride: int) -> Buffer:
+    def _new(self, kind: str, stride: int, own: bool) -> Buffer:
         free = self._free.setdefault((kind, stride), [])
-        if free:
-            return free.pop()
-        array = np.zeros(self.sizes.n_batch * stride + 64, np.uint8)
+        buffer = free.pop() if free else self._allocate(kind, stride)
+        buffer.own = OWN_ROWS * stride if own else 0
+        return buffer
+
+    def _allocate(self, kind: str, stride: int) -> Buffer:
+        n_rows = max(self.sizes.n_batch, OWN_ROWS * self.n_threads)
+        array = np.zeros(n_rows * stride + 64, np.uint8)
         # Memory that is never touched is never had: as a rule one row of a sequence is an output.
         n_touched = self.sizes.n_slots if kind.endswith("n_out") else self.sizes.n_batch
         self.workspace_bytes += n_touched * stride
         self.keep.append(array)
         return Buffer(array[-array.ctypes.data % 64 :], stride)
 
-    def _output(self, node: Node, in_place_of: Value | None = None) -> Buffer:
-        """The buffer for a node's result: that of an input which nobody reads any more, or another."""
+    def _output(self, node: Node, in_place_of: Value | None = None, own: bool = False) -> Buffer:
+        """The buffer for a node's result as floats: that of an input which nobody reads any more, or another."""
         value = node.output
         stride = 128 * -(-value.cols // 32)
-        if in_place_of is not None and self._dies_at(in_place_of, node):
+        if in_place_of is not None and self._last_use[in_place_of] <= self._at_step:
             buffer = self._values[in_place_of]
-            if buffer.stride == stride and in_place_of.rows == value.rows:
+            if (buffer.stride, buffer.own > 0, in_place_of.rows) == (stride, own, value.rows):
                 self._values[value] = buffer
                 return buffer
-        self._values[value] = self._new(value.rows, stride)
+        self._values[value] = self._new(value.rows, stride, own)
         return self._values[value]
 
-    def _dies_at(self, value: Value, node: Node) -> bool:
-        return self._last_use.get(value, -1) <= node.output.index and value not in self._quantised
+    def _quantised_output(self, value: Value, bits: int, own: bool) -> Buffer:
+        """The buffer for a value as products read it."""
+        self._quantised[value] = self._new(f"q8 {value.rows}", act_row_bytes(value.cols, bits), own)
+        return self._quantised[value]
 
-    def _release(self, index: int, live: Buffer) -> None:
-        """Give back the buffers of values last read by node `index`, once all threads are past it; but not `live`."""
-        for value in [v for v, last in self._last_use.items() if last == index and v in self._values]:
-            buffer = self._values.pop(value)
-            if buffer is not live:
-                self._give_back(value.rows, buffer)
-            if value in self._quantised:
-                self._give_back(f"q8 {value.rows}", self._quantised.pop(value))
+    def _release(self) -> None:
+        """Give back the buffers of the values that this step was the last to read, once all threads are past it."""
+        for values, kind in ((self._values, ""), (self._quantised, "q8 ")):
+            for value in [v for v in values if self._last_use[v] == self._at_step]:
+                buffer = values.pop(value)
+                if buffer not in values.values():  # another value may have taken its place
+                    self._give_back(kind + value.rows, buffer)
 
     def _give_back(self, kind: str, buffer: Buffer) -> None:
         free = self._free.setdefault((kind, buffer.stride), [])
@@ -261,29 +181,25 @@ class _Lowering:
 
     def _embedding(self, node: Node) -> None:
         weight = node.attrs["weight"]
-        shape, out = packed_shape(weight), self._output(node)
+        shape, out = packed_shape(weight), self._output(node, own=self._may_be_own(node.output))
         ids = int(self.step.ids.ctypes.data)
         w = self.weights.address(weight.name)
-        args = (self._count(node), ids, w, shape.n_blocks, shape.group_bytes, out.address, out.stride)
-        self.writer.add(shape.quant.embedding, args, [Access(out, "rows", True)])
+        args = (self._count(node), ids, w, shape.n_blocks, shape.group_bytes, out.address, out.stride, out.own)
+        self.writer.add(shape.quant.embedding, args, [_by_rows(out, out.own > 0, writes=True)])
 
-    def _linear(self, node: Node) -> None:
-        """A product, with the addition that follows it where only that reads it."""
-        weight, bias = node.attrs["weight"], node.attrs["bias"]
-        shape, source = packed_shape(weight), node.inputs[0]
+    def _linear(self, linear: Node, add: Node | None = None) -> None:
+        """A product, with the addition to its result."""
+        weight, bias = linear.attrs["weight"], linear.attrs["bias"]
+        shape, source = packed_shape(weight), linear.inputs[0]
         bits = ACTIVATION_BITS[source.rows]
         x = self._values[source] if shape.quant.takes_floats else self._quantise(source, bits)
-        sum_node = self._epilogues.get(node)
-        residual = None
-        if sum_node is None:
-            out = self._output(node)
-        else:
-            addend = next(v for v in sum_node.inputs if v is not node.output)
-            residual = self._values[addend]
-            out = self._output(sum_node, in_place_of=addend)
-            self._values[node.output] = out
+        addend = next(v for v in add.inputs if v is not linear.output) if add else None
+        residual = self._values[addend] if addend else None
+        residual_own = residual.own if residual else 0
+        out = self._output(add or linear, in_place_of=addend)
+        before, after = self._shares[linear]
         args = (
-            self._count(node),
+            self._count(linear),
             x.address,
             x.stride,
             self.weights.address(weight.name),
@@ -294,62 +210,116 @@ class _Lowering:
             shape.n_groups,
             self._vector(bias, shape.n_groups * 16) if bias else 0,
             residual.address if residual else 0,
+            x.own,
+            residual_own,
+            before,
+            after,
         )
-        columns = f"columns{shape.n_groups // 2}"
-        accesses = [Access(x, "all"), Access(out, columns, True)]
+        columns = _columns(shape.n_groups // 2, before, after)
+        accesses = [Access(x, ALL, few="own" if x.own else ALL), Access(out, columns, True)]
         if residual:
-            accesses.append(Access(residual, columns))
+            accesses.append(Access(residual, "rows" if residual.own else columns, few="own" if residual.own else None))
         self.writer.add(shape.quant.linear if bits == 8 else shape.quant.linear_16, args, accesses)
-        if sum_node is not None:
-            self._release(sum_node.output.index, out)
 
     def _quantise(self, value: Value, bits: int) -> Buffer:
-        """The quantised form of a value, made at its first use."""
+        """The quantised form of a value; made now if what made the value could not."""
         if value not in self._quantised:
-            x = self._values[value]
-            n_blocks = -(-value.cols // 32)
-            out = self._new(f"q8 {value.rows}", act_row_bytes(value.cols, bits))
-            # Go on dividing the value as the row that made it did: then there is nothing to wait for.
-            by_rows = self.writer.last_split(x) == "rows"
-            split = "rows" if by_rows else f"columns{n_blocks}"
-            mode = ROWS if by_rows else COLUMNS
-            args = (self.step.count(value.rows), x.address, x.stride, out.address, out.stride, n_blocks, mode)
-            kernel = quantize.quantize_q8 if bits == 8 else quantize.quantize_q16
-            self.writer.add(kernel, args, [Access(x, split), Access(out, split, True)])
-            self._quantised[value] = out
+            self._add_rows(value, quantised=self._quantised_output(value, bits, own=True), bits=bits)
         return self._quantised[value]
 
-    def _rms_norm(self, node: Node) -> None:
-        x = self._values[node.inputs[0]]
-        out = self._output(node, in_place_of=node.inputs[0])
-        n_cols = node.output.cols
-        w = self._vector(node.attrs["w"], 32 * -(-n_cols // 32))
-        args = (self._count(node), x.address, x.stride, w, out.address, out.stride, n_cols)
-        accesses = [Access(x, "rows"), Access(out, "rows", True)]
-        self.writer.add(norm.rms_norm, (*args, float_bits(node.attrs["eps"])), accesses)
+    def _wanted(self, value: Value) -> tuple[bool, int]:
+        """The forms in which a value is read: whether as floats, and the bits of the quantised form (0: none)."""
+        products = [
+            reader
+            for reader in self._readers[value]
+            if reader.op == "linear" and not packed_shape(reader.attrs["weight"]).quant.takes_floats
+        ]
+        as_floats = value is self.graph.logits or len(products) < len(self._readers[value])
+        return as_floats, ACTIVATION_BITS[value.rows] if products else 0
 
-    def _head_norm(self, node: Node) -> None:
-        x = self._values[node.inputs[0]]
-        out = self._output(node, in_place_of=node.inputs[0])
-        head_dim = node.attrs["head_dim"]
-        n_heads = node.output.cols // head_dim
-        w = self._vector(node.attrs["w"], 32 * -(-head_dim // 32))
-        args = (self._count(node), x.address, x.stride, w, out.address, out.stride, n_heads, head_dim)
-        split = f"heads{n_heads}"
-        accesses = [Access(x, split), Access(out, split, True)]
-        self.writer.add(norm.head_norm, (*args, float_bits(node.attrs["eps"])), accesses)
+    def _may_be_own(self, value: Value) -> bool:
+        """Whether all that read a value can read the copy of their thread."""
+        readers = (reader.op for reader in self._readers[value])
+        return value is not self.graph.logits and all(op in READ_COPIES for op in readers)
 
-    def _rope(self, node: Node) -> None:
-        x = self._values[node.inputs[0]]
-        out = self._output(node, in_place_of=node.inputs[0])
-        head_dim, n_rot = node.attrs["head_dim"], node.attrs["n_rot"]
-        n_heads = node.output.cols // head_dim
+    def _rows(self, norm_before: Node | None = None, add: Node | None = None, norm: Node | None = None) -> None:
+        """Norm, addition, norm, and the quantising of the result."""
+        nodes = [node for node in (norm_before, add, norm) if node]
+        result = nodes[-1].output
+        as_floats, bits = self._wanted(result)
+        own = all(self._may_be_own(node.output) for node in nodes)
+        x, addend, total = nodes[0].inputs[0], None, None
+        if add:
+            made = norm_before.output if norm_before else x
+            addend = add.inputs[1] if made is add.inputs[0] else add.inputs[0]
+            total = self._output(add, in_place_of=addend, own=own)
+        floats = self._output(norm, own=own) if norm and as_floats else None
+        quantised = self._quantised_output(result, bits, own) if bits else None
+        self._add_rows(x, norm_before, addend, total, norm, floats, quantised, bits)
+
+    def _add_rows(
+        self,
+        source: Value,
+        norm_before: Node | None = None,
+        addend: Value | None = None,
+        total: Buffer | None = None,
+        norm: Node | None = None,
+        floats: Buffer | None = None,
+        quantised: Buffer | None = None,
+        bits: int = 0,
+    ) -> None:
+        """A row of the kernel `rows`, with the stages that are given."""
+        x, other = self._values[source], self._values[addend] if addend else None
+        n_loaded = 32 * -(-source.cols // 32)
+        made = [buffer for buffer in (total, floats, quantised) if buffer]
+        own = made[0].own > 0
+
+        def weight(node: Node | None) -> tuple[int, int]:
+            return (self._vector(node.attrs["w"], n_loaded), float_bits(node.attrs["eps"])) if node else (0, 0)
+
+        def place(buffer: Buffer | None) -> tuple[int, int]:
+            return (buffer.address, buffer.own) if buffer else (0, 0)
+
+        args = (
+            self.step.count(source.rows),
+            source.cols,
+            *place(x),
+            *weight(norm_before),
+            *place(other),
+            place(total)[0],
+            *weight(norm),
+            place(floats)[0],
+            made[0].own if made[0] is not quantised else 0,
+            place(quantised)[0],
+            quantised.stride if quantised else 0,
+            place(quantised)[1],
+            bits,
+        )
+        reads = [_by_rows(buffer, own) for buffer in (x, other) if buffer]
+        self.writer.add(rows.rows, args, [*reads, *(_by_rows(buffer, own, writes=True) for buffer in made)])
+
+    def _heads(self, head_norm: Node | None = None, rope: Node | None = None) -> None:
+        """Norm and rotation of each head."""
+        nodes = [node for node in (head_norm, rope) if node]
+        source = nodes[0].inputs[0]
+        x, out = self._values[source], self._output(nodes[-1], in_place_of=source)
+        head_dim = nodes[0].attrs["head_dim"]
+        n_heads = source.cols // head_dim
+        args = (self._count(nodes[0]), x.address, out.address, out.stride, n_heads, head_dim)
+        kernel, turn = self._turn(rope)
+        norm = (
+            (self._vector(head_norm.attrs["w"], head_dim), float_bits(head_norm.attrs["eps"])) if head_norm else (0, 0)
+        )
+        split = f"kv{n_heads}"
+        self.writer.add(kernel, (*args, *norm, *turn), [Access(x, split), Access(out, split, True)])
+
+    def _turn(self, node: Node | None) -> tuple[Kernel, tuple[int, ...]]:
+        """The kernel and the arguments of a rotation, or of none."""
+        if node is None:
+            return rope.rope_half, (0, 0, 0, 0)
         kernel = rope.rope_interleaved if node.attrs["pairing"] == "interleaved" else rope.rope_half
-        positions = int(self.step.positions.ctypes.data)
-        args = (self._count(node), x.address, x.stride, out.address, out.stride, n_heads, head_dim, n_rot, positions)
-        split = f"heads{n_heads}"
-        accesses = [Access(x, split), Access(out, split, True)]
-        self.writer.add(kernel, (*args, *self._rope_table(node.attrs["freqs"], n_rot)), accesses)
+        n_rot, positions = node.attrs["n_rot"], int(self.step.positions.ctypes.data)
+        return kernel, (n_rot, positions, *self._rope_table(node.attrs["freqs"], n_rot))
 
     def _rope_table(self, spec: RopeSpec, n_rot: int) -> tuple[int, int]:
         """Addresses of the cosines and sines of all positions."""
@@ -414,30 +384,43 @@ class _Lowering:
     def _at(array: Array) -> int:
         return int(array.ctypes.data)
 
-    def _elementwise(self, node: Node, kernel: Kernel, *numbers: int) -> None:
-        inputs = [self._values[v] for v in node.inputs]
-        out = self._output(node, in_place_of=node.inputs[0])
-        operands = [word for b in (*inputs, out) for word in (b.address, b.stride)]
-        split = f"flat{-(-node.output.cols // 32)}"
-        accesses = [*(Access(b, split) for b in inputs), Access(out, split, True)]
-        self.writer.add(kernel, (self._count(node), *operands, node.output.cols, *numbers), accesses)
-
-    def _add(self, node: Node) -> None:
-        self._elementwise(node, elementwise.add)
+    def _elementwise(self, node: Node, kernel: Kernel) -> None:
+        """Rows that stay in the threads' copies, or columns of a product's result."""
+        x = self._values[node.inputs[0]]
+        own = x.own
+        out = self._output(node, in_place_of=node.inputs[0], own=own > 0 and self._may_be_own(node.output))
+        args = (self._count(node), node.output.cols, x.address, own, out.address, out.own, float_bits(node.attrs["c"]))
+        if own:
+            accesses = [_by_rows(x, out.own > 0), _by_rows(out, out.own > 0, writes=True)]
+        else:
+            split = _columns(x.stride // 128)
+            accesses = [Access(x, split), Access(out, split, True)]
+        self.writer.add(kernel, (*args, ROWS if own else COLUMNS), accesses)
 
     def _scale(self, node: Node) -> None:
-        self._elementwise(node, elementwise.scale, float_bits(node.attrs["c"]))
+        self._elementwise(node, elementwise.scale)
 
     def _softcap(self, node: Node) -> None:
-        self._elementwise(node, elementwise.softcap, float_bits(node.attrs["c"]))
+        self._elementwise(node, elementwise.softcap)
 
     def _gate(self, node: Node, kernel: Kernel) -> None:
+        """The activation, in the columns that the thread has got from both products."""
         inputs = [self._values[v] for v in node.inputs]
-        out = self._output(node, in_place_of=node.inputs[0])
-        operands = [word for b in (*inputs, out) for word in (b.address, b.stride)]
-        split = f"columns{-(-node.output.cols // 32)}"
-        accesses = [*(Access(b, split) for b in inputs), Access(out, split, True)]
-        self.writer.add(kernel, (self._count(node), *operands, node.output.cols, COLUMNS), accesses)
+        as_floats, bits = self._wanted(node.output)
+        floats = self._output(node, in_place_of=node.inputs[0]) if as_floats else None
+        quantised = self._quantised_output(node.output, bits, own=False) if bits else None
+        args = (
+            self._count(node),
+            node.output.cols,
+            *(buffer.address for buffer in inputs),
+            floats.address if floats else 0,
+            quantised.address if quantised else 0,
+            quantised.stride if quantised else 0,
+            bits,
+        )
+        split = _columns(inputs[0].stride // 128)
+        writes = [Access(buffer, split, True) for buffer in (floats, quantised) if buffer]
+        self.writer.add(kernel, args, [*(Access(b, split) for b in inputs), *writes])
 
     def _swiglu(self, node: Node) -> None:
         self._gate(node, gate.swiglu)
@@ -446,44 +429,61 @@ class _Lowering:
         self._gate(node, gate.geglu)
 
     def _select_outputs(self, node: Node) -> None:
-        x, out = self._values[node.inputs[0]], self._output(node)
-        rows = int(self.step.output_rows.ctypes.data)
-        args = (self._count(node), x.address, x.stride, rows, out.address, out.stride, node.output.cols)
-        self.writer.add(elementwise.select_outputs, args, [Access(x, "all"), Access(out, "select", True)])
+        value = node.inputs[0]
+        x, out = self._values[value], self._output(node, own=self._may_be_own(node.output))
+        chosen = self._at(self.step.output_rows)
+        args = (
+            self._count(node),
+            value.cols,
+            self.step.count(value.rows),
+            x.address,
+            x.own,
+            chosen,
+            out.address,
+            out.own,
+        )
+        reads = Access(x, ALL, few="own" if x.own and out.own else ALL)
+        self.writer.add(elementwise.select_outputs, args, [reads, _by_rows(out, out.own > 0, writes=True)])
 
     def _count(self, node: Node) -> int:
         return self.step.count(node.output.rows)
 
 
-def _last_uses(graph: Graph) -> dict[Value, int]:
-    """For each value the index of the last node that reads it; the logits are never given back."""
-    last = {value: node.output.index for node in graph.nodes for value in node.inputs}
-    for node in graph.nodes:
-        last.setdefault(node.output, node.output.index)
-    if graph.logits is not None:
-        del last[graph.logits]
+def _columns(n_units: int, before: int = 0, after: int = 0) -> str:
+    """The split of a product's result: its units of 32 columns, in a list with those of the products beside it."""
+    return f"columns {before}+{n_units}+{after}"
+
+
+def _by_rows(buffer: Buffer, own: bool, writes: bool = False) -> Access:
+    """What a row that goes by rows touches; `own` says that each thread does all rows when they are few."""
+    few = "own" if buffer.own else ALL if own else "rows"
+    return Access(buffer, "rows", writes, few)
+
+
+def _last_uses(steps: list[Step]) -> dict[Value, int]:
+    """For each value the index of the last step that reads it; past all steps where none does, as with the logits."""
+    last = {node.output: len(steps) for step in steps for node in step.nodes.values()}
+    last.update({value: index for index, step in enumerate(steps) for value in step.inputs})
     return last
 
 
-def _find_epilogues(graph: Graph) -> dict[Node, Node]:
-    """Products whose only reader is the addition right after them, with that addition.
+def _shares(steps: list[Step], readers: dict[Value, list[Node]]) -> dict[Node, tuple[int, int]]:
+    """For each product the units of 32 columns before and after it in the list that the threads share out.
 
-    Right after: the other operand then exists when the product runs.
+    Products of the same value make one list, so that small ones are shared out evenly; but what goes on in the columns
+    of its products needs lists of equal length, and these products stand alone.
     """
-    n_readers: dict[Value, int] = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            n_readers[value] = n_readers.get(value, 0) + 1
-    found = {}
-    for node, after in zip(graph.nodes, graph.nodes[1:], strict=False):
-        if (
-            node.op == "linear"
-            and after.op == "add"
-            and n_readers.get(node.output) == 1
-            and node.output in after.inputs
-        ):
-            found[node] = after
-    return found
+    lists: dict[object, list[Node]] = {}
+    for step in steps:
+        if step.op == "linear":
+            node = step.nodes["linear"]
+            alone = "add" in step.nodes or any(reader.op in IN_COLUMNS for reader in readers[node.output])
+            lists.setdefault(node if alone else node.inputs[0], []).append(node)
+    shares: dict[Node, tuple[int, int]] = {}
+    for products in lists.values():
+        units = [packed_shape(node.attrs["weight"]).n_groups // 2 for node in products]
+        shares |= {node: (sum(units[:i]), sum(units[i + 1 :])) for i, node in enumerate(products)}
+    return shares
 
 
 class TapeProgram:
@@ -501,20 +501,19 @@ class TapeProgram:
 
         Raises: KernelError when something in the graph has no kernel.
         """
-        lowering = _Lowering(graph, weights, sizes, n_threads)
+        lowering = Lowering(graph, weights, sizes, n_threads)
         self._logits = lowering.run()
         self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
         compile_all([k for row in lowering.writer.rows for k in (row.kernel, *row.calls)], progress)
         self.tape = lowering.writer.tape()
-        self.n_barriers = sum(row.barrier for row in lowering.writer.rows)
         self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
         self._n_vocab = graph.n_vocab
         self._team = Team(n_threads)
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Logits float32 [n_out, n_vocab], valid until the next call."""
-        _, n_out = self._step.set(step)
-        self._team.run(self.tape)
+        n, n_out = self._step.set(step)
+        self._team.run(self.tape, n)
         logits = self._logits.array[: n_out * self._logits.stride].view(np.float32)
         return logits.reshape(n_out, self._logits.stride // 4)[:, : self._n_vocab]
 

@@ -16,22 +16,24 @@ from kernels_cpu.simd import ld_i64, st_i64
 from kernels_cpu.sync import atomic_add, atomic_exchange, atomic_load, barrier, call_kernel, pause
 
 # Words of the team's state; each word that threads write has a cache line (8 words) of its own.
-BARRIER, JOB, TAPE, N_ROWS, ROW_BYTES, STOP, PARKED = 0, 16, 24, 25, 26, 27, 32
+BARRIER, JOB, TAPE, N_LINES, LINE_BYTES, N_ROWS, STOP, PARKED = 0, 16, 24, 25, 26, 27, 28, 32
 LOOKS_BEFORE_PARKING = 4000  # about 2 ms of yielding: longer than sampling takes between two tokens
 
-# Row layout: word 0 the kernel, word 1 whether a barrier follows, then the kernel's arguments.
-KERNEL, BARRIER_AFTER, FIRST_ARGUMENT = 0, 1, 2
+# Layout of a tape's row: word 0 the kernel, word 1 the fewest rows of a step from which a barrier follows (0: never),
+# then the kernel's arguments.
+KERNEL, BARRIER_FROM, FIRST_ARGUMENT = 0, 1, 2
 
 
 @njit(inline="always")
 def _run_rows(state: int, thread: int, n_threads: int) -> None:
-    tape = ld_i64(state + 8 * TAPE)
-    row_bytes = ld_i64(state + 8 * ROW_BYTES)
-    for i in range(ld_i64(state + 8 * N_ROWS)):
-        row = tape + i * row_bytes
+    row, n_rows = ld_i64(state + 8 * TAPE), ld_i64(state + 8 * N_ROWS)
+    line_bytes = ld_i64(state + 8 * LINE_BYTES)
+    for _ in range(ld_i64(state + 8 * N_LINES)):
         call_kernel(ld_i64(row), row, thread, n_threads)
-        if ld_i64(row + 8 * BARRIER_AFTER) != 0:
+        barrier_from = ld_i64(row + 8 * BARRIER_FROM)
+        if barrier_from != 0 and n_rows >= barrier_from:
             barrier(state + 8 * BARRIER, n_threads)
+        row += line_bytes
 
 
 @njit("int64(int64, int64)", nogil=True, cache=True)
@@ -106,9 +108,12 @@ class Team:
                 if self._state[PARKED + 8 * thread + 1]:
                     self._wake[thread].release()
 
-    def run(self, tape: np.ndarray) -> None:
-        """Run every row of `tape` (int64 [n_rows, row words], C order) on all threads, without the GIL."""
-        self._state[[TAPE, N_ROWS, ROW_BYTES]] = tape.ctypes.data, len(tape), tape.strides[0]
+    def run(self, tape: np.ndarray, n_rows: int = 1) -> None:
+        """Run every row of `tape` (int64 [n_lines, words], C order) on all threads, without the GIL.
+
+        `n_rows` is the number of rows of the step, which decides where threads must wait for each other.
+        """
+        self._state[TAPE : N_ROWS + 1] = tape.ctypes.data, len(tape), tape.strides[0], n_rows
         self._announce()
         _lead(self._state.ctypes.data, self.n_threads)
 

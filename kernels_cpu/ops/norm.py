@@ -1,4 +1,4 @@
-"""RMS norms of rows and of heads; it does not know what follows them."""
+"""The arithmetic of RMS norms; it does not know what they are taken of."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from llvmlite import ir
 from numba import float32, njit, types
 from numba.extending import intrinsic
 
-from kernels_cpu.compile import kernel
-from kernels_cpu.ops import arg, share
 from kernels_cpu.simd import (
     I64,
     V_F32X16,
@@ -18,10 +16,8 @@ from kernels_cpu.simd import (
     emit_load,
     emit_loop,
     emit_reduce,
-    f32_bits,
     f32x16,
     ld_f32,
-    ld_i64,
     load,
     splat,
     st_f32,
@@ -56,45 +52,27 @@ def _sum_squares(tyctx, x, n):  # type: ignore[no-untyped-def]
     return types.float32(types.int64, types.int64), gen
 
 
-@njit
-def _norm(x: int, w: int, out: int, n: int, eps: float) -> None:
-    """out[:n] = x * w / sqrt(mean(x^2) + eps). Squares are summed in 4 x 16 float32 lanes, the tail in float64."""
-    n_vector = n // 16 * 16
+@njit(inline="always")
+def inverse_rms(x: int, n_loaded: int, n_cols: int, eps: float) -> float:
+    """1 / sqrt(mean(x^2) + eps) of n_cols floats at x, as float32. What is loaded beyond them must be zeros.
+
+    Squares are summed in 4 x 16 float32 lanes as far as n_loaded is a multiple of 16, the rest in float64.
+    """
+    n_vector = n_loaded // 16 * 16
     total = float(_sum_squares(x, n_vector))
-    for i in range(n_vector, n):
+    for i in range(n_vector, n_loaded):
         v = float(ld_f32(x + 4 * i))
         total += v * v
-    r = float32(1.0 / math.sqrt(total / n + eps))
+    return float32(1.0 / math.sqrt(total / n_cols + eps))
+
+
+@njit
+def norm_head(x: int, w: int, out: int, n: int, eps: float) -> None:
+    """out[:n] = x * w / sqrt(mean(x^2) + eps), for any n; out may be x."""
+    r = inverse_rms(x, n, n, eps)
     rs = splat(f32x16, r)
+    n_vector = n // 16 * 16
     for i in range(0, n_vector, 16):
         store(out + 4 * i, load(f32x16, x + 4 * i) * rs * load(f32x16, w + 4 * i))
     for i in range(n_vector, n):
         st_f32(out + 4 * i, ld_f32(x + 4 * i) * r * ld_f32(w + 4 * i))
-
-
-@kernel
-def rms_norm(row: int, thread: int, n_threads: int) -> None:
-    """x * w / sqrt(mean(x^2) + eps) of each row, split by rows.
-
-    Arguments: count, x, x_stride, w (float32 [n_cols]), out, out_stride, n_cols, eps_bits. Out may be x.
-    """
-    n = ld_i64(arg(row, 0))
-    x, x_stride, w, out, out_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4), arg(row, 5)
-    n_cols, eps = arg(row, 6), float(f32_bits(arg(row, 7)))
-    for i in range(share(n, thread, n_threads), share(n, thread + 1, n_threads)):
-        _norm(x + i * x_stride, w, out + i * out_stride, n_cols, eps)
-
-
-@kernel
-def head_norm(row: int, thread: int, n_threads: int) -> None:
-    """RMS norm of each run of head_dim columns, split by (row, head).
-
-    Arguments: count, x, x_stride, w (float32 [head_dim]), out, out_stride, n_heads, head_dim, eps_bits. Out may be x.
-    """
-    n = ld_i64(arg(row, 0))
-    x, x_stride, w, out, out_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4), arg(row, 5)
-    n_heads, head_dim, eps = arg(row, 6), arg(row, 7), float(f32_bits(arg(row, 8)))
-    for item in range(share(n * n_heads, thread, n_threads), share(n * n_heads, thread + 1, n_threads)):
-        i = item // n_heads
-        column = 4 * head_dim * (item - i * n_heads)
-        _norm(x + i * x_stride + column, w, out + i * out_stride + column, head_dim, eps)

@@ -1,4 +1,5 @@
-"""Activations as integers with a scale for every 32 columns, the input of linear layers.
+"""Activations as integers with a scale for every 32 columns, the input of linear layers: what writes a value calls
+this block by block.
 
 A quantised row is a run of records, one a block of 32 columns: the integers q (32 or 64 bytes), then 32 bytes of
 
@@ -14,8 +15,6 @@ from __future__ import annotations
 
 from numba import float32, int32, njit
 
-from kernels_cpu.compile import kernel
-from kernels_cpu.ops import COLUMNS, arg, share
 from kernels_cpu.simd import (
     bitcast,
     column_sums,
@@ -26,8 +25,6 @@ from kernels_cpu.simd import (
     i8x16,
     i16x16,
     i32x16,
-    ld_i64,
-    load,
     splat,
     st_f32,
     st_i32,
@@ -98,12 +95,11 @@ def _store_words(d: float, i0: object, i1: object, words: int, with_lanes: bool)
 
 
 @njit(inline="always")
-def store_block_8(x: int, record: int) -> None:
-    """Quantise the 32 floats at x to a record of 8 bits: d = max|x| / 127, q = rint(x * (127 / max|x|)).
+def store_block_8(a: object, b: object, record: int) -> None:
+    """Quantise the 32 floats of two f32x16 to a record of 8 bits: d = max|x| / 127, q = rint(x * (127 / max|x|)).
 
     A block of zeros has d = 0 and q = 0; one with NaN or infinity has such a d.
     """
-    a, b = load(f32x16, x), load(f32x16, x + 64)
     d, inverse = _scales(a, b, 127.0)
     i0, i1 = _to_integers(a, inverse, 127.0), _to_integers(b, inverse, 127.0)
     store(record, trunc(i8x16, i0))
@@ -112,13 +108,12 @@ def store_block_8(x: int, record: int) -> None:
 
 
 @njit(inline="always")
-def store_block_16(x: int, record: int) -> None:
-    """Quantise the 32 floats at x to a record of 16 bits: d = max|x| / 32767, q = rint(x * (32767 / max|x|)).
+def store_block_16(a: object, b: object, record: int) -> None:
+    """Quantise the 32 floats of two f32x16 to a record of 16 bits: d = max|x| / 32767, q = rint(x * (32767 / max|x|)).
 
     Within each 4 columns q holds the even ones first: 0 2 1 3. Products take even and odd columns apart.
     Zeros, NaN and infinity are as with 8 bits.
     """
-    a, b = load(f32x16, x), load(f32x16, x + 64)
     d, inverse = _scales(a, b, 32767.0)
     i0, i1 = _to_integers(a, inverse, 32767.0), _to_integers(b, inverse, 32767.0)
     store(record, even_then_odd(trunc(i16x16, i0)))
@@ -127,35 +122,13 @@ def store_block_16(x: int, record: int) -> None:
 
 
 @njit(inline="always")
-def _split(row: int, thread: int, n_threads: int) -> tuple[int, int, int, int]:
-    """First and end row, first and end block, of a thread's share in the mode of the tape's row."""
-    n, n_blocks, mode = ld_i64(arg(row, 0)), arg(row, 5), arg(row, 6)
-    if mode == COLUMNS:
-        return 0, n, share(n_blocks, thread, n_threads), share(n_blocks, thread + 1, n_threads)
-    return share(n, thread, n_threads), share(n, thread + 1, n_threads), 0, n_blocks
-
-
-@kernel
-def quantize_q8(row: int, thread: int, n_threads: int) -> None:
-    """Rows as records of 8 bits; split by rows or columns.
-
-    Arguments: count, x, x_stride, out, out_stride, n_blocks, mode.
-    """
-    x, x_stride, out, out_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
-    first, end, start, stop = _split(row, thread, n_threads)
-    for i in range(first, end):
-        for k in range(start, stop):
-            store_block_8(x + i * x_stride + 128 * k, out + i * out_stride + RECORD_8 * k)
-
-
-@kernel
-def quantize_q16(row: int, thread: int, n_threads: int) -> None:
-    """Rows as records of 16 bits; split by rows or columns.
-
-    Arguments: count, x, x_stride, out, out_stride, n_blocks, mode.
-    """
-    x, x_stride, out, out_stride = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
-    first, end, start, stop = _split(row, thread, n_threads)
-    for i in range(first, end):
-        for k in range(start, stop):
-            store_block_16(x + i * x_stride + 128 * k, out + i * out_stride + RECORD_16 * k)
+def write_block(floats: int, quantised: int, bits: int, k: int, a: object, b: object) -> None:
+    """Block k of a row, of the columns in a and b (f32x16), in the forms that are wanted: as floats where that address
+    is not 0, as a record where bits are 8 or 16."""
+    if floats != 0:
+        store(floats + 128 * k, a)
+        store(floats + 128 * k + 64, b)
+    if bits == 8:
+        store_block_8(a, b, quantised + RECORD_8 * k)
+    elif bits == 16:
+        store_block_16(a, b, quantised + RECORD_16 * k)

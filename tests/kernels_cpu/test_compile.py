@@ -57,7 +57,7 @@ def test_a_cache_that_cannot_be_written_has_a_substitute(
 def test_kernels_are_compiled_in_processes_of_their_own(tmp_path: Path) -> None:
     program = (
         "from kernels_cpu.compile import compile_all, find_kernel\n"
-        "names = ['kernels_cpu.ops.norm:rms_norm', 'kernels_cpu.quants.f32:embedding']\n"
+        "names = ['kernels_cpu.ops.rows:rows', 'kernels_cpu.quants.f32:embedding']\n"
         "compile_all([find_kernel(name) for name in names], lambda done, total: print(done, total))"
     )
     env = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.getcwd()}
@@ -68,7 +68,7 @@ def test_kernels_are_compiled_in_processes_of_their_own(tmp_path: Path) -> None:
 
 def test_a_compiling_process_ends_with_its_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", kernels_cpu.compile.source_hash()]
-    names = ["kernels_cpu.ops.norm:rms_norm"] * 50
+    names = ["kernels_cpu.ops.elementwise:scale"] * 50
     env = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.getcwd()}
     child = subprocess.Popen([*command, *names], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(0.2)
@@ -83,7 +83,7 @@ def test_a_process_whose_sources_were_changed_compiles_nothing(compiling: Module
     """An update under a running daemon must not put its kernels among those of the old code."""
     program = (
         "import kernels_cpu.compile as c\n"
-        "kernels = [c.find_kernel(n) for n in ('kernels_cpu.ops.norm:rms_norm', 'kernels_cpu.ops.norm:head_norm')]\n"
+        "kernels = [c.find_kernel(f'kernels_cpu.ops.elementwise:{n}') for n in ('scale', 'softcap')]\n"
         "c.source_hash = lambda: 'older'\n"
         "c.compile_all(kernels)"
     )
@@ -95,7 +95,7 @@ def test_a_process_whose_sources_were_changed_compiles_nothing(compiling: Module
 
 @pytest.mark.parametrize(("pattern", "n_bytes"), [("*.nbc", 0), ("*.nbc", 100), ("*.nbi", 0), ("*.nbi", 40)])
 def test_damaged_cache_files_are_made_anew(tmp_path: Path, pattern: str, n_bytes: int) -> None:
-    code = "from kernels_cpu.ops import elementwise; import kernels_cpu.team; print(elementwise.add.address() > 0)"
+    code = "from kernels_cpu.ops import elementwise; import kernels_cpu.team; print(elementwise.scale.address() > 0)"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     for _ in range(2):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Vector, Weight
 from kernels_cpu.linear import act_row_bytes
-from kernels_cpu.ops import quantize
+from kernels_cpu.ops import quantize, rows
 from kernels_cpu.packing import pack, packed_shape
 from kernels_cpu.quants.format import Format
 from kernels_cpu.quants.table import QUANT_TYPES
@@ -80,9 +80,9 @@ class Matrix:
         if self.shape.quant.takes_floats:
             return padded, x.astype(np.float64)
         out = np.zeros((n, act_row_bytes(32 * n_sub, bits)), np.uint8)
-        kernel = quantize.quantize_q8 if bits == 8 else quantize.quantize_q16
         count = np.array([n], np.int64)
-        self.run([(kernel, count, padded, padded.strides[0], out, out.strides[0], n_sub, 0)], 1)
+        no_other_stage = (0,) * 9
+        self.run([(rows.rows, count, 32 * n_sub, padded, 0, *no_other_stage, out, out.strides[0], 0, bits)], 1)
         records = out.reshape(n, n_sub, quantize.record_bytes(bits))
         q = np.ascontiguousarray(records[..., : 4 * bits]).view(f"i{bits // 8}").reshape(n, n_sub, 8, 4)
         q = (q if bits == 8 else q[..., [0, 2, 1, 3]]).reshape(n, n_sub, 32)

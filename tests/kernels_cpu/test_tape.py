@@ -152,12 +152,6 @@ def test_chunks_batches_and_threads_change_no_bit(programs: dict[int, TapeProgra
             np.testing.assert_array_equal(got[k], alone[slot][position])
 
 
-def test_few_barriers(model: Model, programs: dict[int, TapeProgram]) -> None:
-    """Rows that divide their work alike do not wait for each other."""
-    program = programs[2]
-    assert program.n_barriers <= 12 * 2 + 6 < len(program.tape)
-
-
 def test_memory_counts_what_steps_touch(model: Model) -> None:
     """A row of logits for each slot, and not for each row of the largest step."""
     small, large = (model.program(1, n_batch=n) for n in (4, 4096))
