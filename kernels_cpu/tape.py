@@ -310,7 +310,7 @@ class Lowering:
         norm = (
             (self._vector(head_norm.attrs["w"], head_dim), float_bits(head_norm.attrs["eps"])) if head_norm else (0, 0)
         )
-        split = f"kv{n_heads}"
+        split = f"heads{n_heads}"
         self.writer.add(kernel, (*args, *norm, *turn), [Access(x, split), Access(out, split, True)])
 
     def _turn(self, node: Node | None) -> tuple[Kernel, tuple[int, ...]]:

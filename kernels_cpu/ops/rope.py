@@ -78,14 +78,13 @@ def _run(row, thread, n_threads, turn):  # type: ignore[no-untyped-def]
     """A kernel's body: each head normed, where w is not 0, and turned by its row's position, where n_rot is not 0.
 
     Arguments: count, x, out, stride, n_heads, head_dim, w (float32 [head_dim]), eps_bits, n_rot, positions, cos, sin,
-    the last two float32 [n_ctx, n_rot / 2]. Columns from n_rot on are not turned. Out may be x. Split by (head, row),
-    head after head.
+    the last two float32 [n_ctx, n_rot / 2]. Columns from n_rot on are not turned. Out may be x. Split by (row, head).
     """
     n = ld_i64(arg(row, 0))
     n_heads, head_dim, w, n_rot = arg(row, 4), arg(row, 5), arg(row, 6), arg(row, 8)
     for item in range(share(n * n_heads, thread, n_threads), share(n * n_heads, thread + 1, n_threads)):
-        head = item // n
-        i = item - head * n
+        i = item // n_heads
+        head = item - i * n_heads
         at = i * arg(row, 3) + 4 * head_dim * head
         p, o = arg(row, 1) + at, arg(row, 2) + at
         if w != 0:
