@@ -6,26 +6,31 @@ row of a tape, from which it reads its arguments; it does the share of the work 
 
 The cache directory is keyed by a hash of this package's sources, the versions of Numba and
 llvmlite, and the CPU path: Numba alone would not notice that an imported file has changed. Where the
-cache cannot be written, the system's temporary folder serves instead.
+cache cannot be written, the system's temporary folder serves instead. How long folders stay is for
+`cache_files` to say.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import importlib
 import logging
 import os
+import pkgutil
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -33,14 +38,18 @@ import numba
 import platformdirs
 from numba.core.caching import IndexDataCacheFile
 
-from kernels_cpu import KernelError
+from kernels_cpu import KernelError, cache_files
 from kernels_cpu.target import TARGET
 
 SIGNATURE = "void(int64, int64, int64)"
-PACKAGE = Path(__file__).parent
 # The kernels of one model take about 1 MB.
 MIN_FREE_BYTES = 8 << 20
 
+# More processes than these take longer to start than they save.
+MAX_PROCESSES = 16
+POLL_S = 0.03
+# An empty line tells a compiling process that there is no more to do.
+NO_MORE = b"\n"
 # Exit status of a compiling process that finds other sources than its parent has loaded.
 OTHER_SOURCES = 86
 
@@ -70,11 +79,8 @@ def default_cache_dir() -> Path:
 @functools.cache
 def source_hash() -> str:
     """16 hex digits that change whenever compiled code could."""
-    h = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        h.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
-    h.update(repr((numba.__version__, llvmlite.__version__, TARGET, sys.version_info[:2])).encode())
-    return h.hexdigest()[:16]
+    what = (cache_files.code_digest(), numba.__version__, llvmlite.__version__, TARGET)
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
 @functools.cache
@@ -102,8 +108,12 @@ def cache_directory() -> Path:
 def _problem_with(folder: Path) -> str | None:
     """Why compiled kernels cannot be kept in a folder, which is made; None if they can."""
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        cache_files.hold_kernels(folder)
+        if is_new:
+            cache_files.prune(folder.parent.parent)
         is_full = shutil.disk_usage(folder).free < MIN_FREE_BYTES and not any(folder.glob("*.done"))
     except OSError as error:
         return error.strerror or type(error).__name__
@@ -159,10 +169,12 @@ _take_damage_as_absence()
 
 
 class Kernel:
-    """A function that becomes a machine address when it is first needed."""
+    """A function that becomes a machine address when it is first needed. `cost` is about how long that takes, in
+    quarters of a second: the costly ones are begun first."""
 
-    def __init__(self, fn: Callable[[int, int, int], None]) -> None:
+    def __init__(self, fn: Callable[[int, int, int], None], cost: int = 1) -> None:
         self.fn = fn
+        self.cost = cost
         self.name = f"{fn.__module__}:{fn.__name__}"
         self._compiled: Any = None
 
@@ -196,56 +208,111 @@ def find_kernel(name: str) -> Kernel:
     return found
 
 
+def every_kernel() -> list[Kernel]:
+    """The kernels of all quant types and operations."""
+    found: dict[str, Kernel] = {}
+    for package in ("kernels_cpu.ops", "kernels_cpu.quants"):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Kernel):
+                    found[value.name] = value
+    return list(found.values())
+
+
 def compile_all(kernels: Iterable[Kernel], progress: Progress | None = None, n_processes: int = 0) -> None:
     """Make every kernel ready to call; those missing from the disk cache are compiled in parallel processes.
 
     `progress(done, total)` counts the kernels that had to be compiled; it is not called when none had.
+
+    Raises: KernelError where one does not compile.
     """
     wanted = {k.name: k for k in kernels}
-    missing = [k for k in wanted.values() if not k.is_cached()]
-    if len(missing) > 1:
-        _compile_in_processes(missing, progress or (lambda done, total: None), n_processes or os.cpu_count() or 1)
-    elif missing and progress:
-        progress(0, 1)
+    compile_to_disk(wanted.values(), progress, n_processes)
     for k in wanted.values():
         k.address()
-    if missing and progress:
-        progress(len(missing), len(missing))
 
 
-def _compile_in_processes(missing: list[Kernel], progress: Progress, n_processes: int) -> None:
-    n = min(n_processes, len(missing))
-    # Deal them out like cards: neighbours in the list (the tiles of one type) cost about the same.
-    shares = [[k.name for k in missing[i::n]] for i in range(n)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
-    # A pipe that nobody writes to: its end tells the children that this process is gone.
-    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
-        children = [
-            subprocess.Popen(command + share, env=env, stderr=log, **quiet)  # type: ignore[call-overload]
-            for share, log in zip(shares, logs, strict=True)
-        ]
-        _wait_for(children, lambda: progress(sum(k.is_cached() for k in missing), len(missing)))
-        for child, log in zip(children, logs, strict=True):
-            log.seek(0)
-            _check(child.returncode, log.read().decode(errors="replace"))
+def compile_to_disk(kernels: Iterable[Kernel], progress: Progress | None = None, n_processes: int = 0) -> None:
+    """As `compile_all`, but without loading what is compiled into this process."""
+    missing = [k for k in {k.name: k for k in kernels}.values() if not k.is_cached()]
+    if not missing:
+        return
+    report = progress or (lambda done, total: None)
+    report(0, len(missing))
+    Compilers(missing, n_processes or default_processes()).run(report)
+    report(len(missing), len(missing))
 
 
-def _wait_for(children: list[subprocess.Popen[bytes]], report: Callable[[], None]) -> None:
-    """Until all have ended; if that is interrupted, they are ended."""
-    try:
-        while any(child.poll() is None for child in children):
-            report()
-            time.sleep(0.05)
-    except BaseException:
-        for child in children:
+def default_processes() -> int:
+    """As many processes as processors, but no more than pay for their start and their memory."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, MAX_PROCESSES)
+
+
+class Compilers:
+    """Processes that compile kernels. Each gets the next one when it is done with the last, the costly ones first."""
+
+    def __init__(self, kernels: list[Kernel], n_processes: int) -> None:
+        self._n_kernels = len(kernels)
+        self._todo = deque(sorted(kernels, key=lambda k: -k.cost))
+        self._done: list[str] = []
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._logs: list[BinaryIO] = []
+        self._n_processes = min(n_processes, len(kernels))
+
+    def run(self, progress: Progress) -> None:
+        """Compile them all. Whatever ends this early, an interrupt or an error, ends the processes.
+
+        Raises: KernelError.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
+            for _ in range(self._n_processes):
+                self._start()
+            threads = [threading.Thread(target=self._feed, args=(child,), daemon=True) for child in self._children]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                progress(len(self._done), self._n_kernels)
+                time.sleep(POLL_S)
+            for child, log in zip(self._children, self._logs, strict=True):
+                child.wait()
+                log.seek(0)
+                _check(child.returncode, log.read().decode(errors="replace"))
+
+    def _start(self) -> None:
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
+        self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115  (closed by _end)
+        pipe = subprocess.PIPE
+        self._children.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=self._logs[-1]))
+
+    def _feed(self, child: subprocess.Popen[bytes]) -> None:
+        """Give a process work until there is no more, or until it is gone."""
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            while self._todo:
+                name = self._todo.popleft().name
+                child.stdin.write(name.encode() + b"\n")
+                child.stdin.flush()
+                if not child.stdout.readline():
+                    break
+                self._done.append(name)
+            child.stdin.write(NO_MORE)
+            child.stdin.flush()
+            child.stdout.read()
+        except (OSError, IndexError, ValueError):
+            pass  # it ended, as its status tells; or another thread took the last kernel
+
+    def _end(self) -> None:
+        for child in self._children:
             child.kill()
-        raise
-    finally:
-        for child in children:
-            child.communicate()
+        for child, log in zip(self._children, self._logs, strict=True):
+            child.wait()
+            log.close()
+            for pipe in (child.stdin, child.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
 
 
 def _check(returncode: int, log: str) -> None:
@@ -257,17 +324,27 @@ def _check(returncode: int, log: str) -> None:
 
 
 def main() -> None:
-    """Compile the kernels named by the command line, unless stdin ends: the body of a compiling process.
+    """Compile the kernels that stdin names, one a line, and answer each with a line: the body of a compiling process.
 
-    The first argument is the parent's source_hash: kernels of other sources must not get among its own.
+    The argument is the parent's source_hash: kernels of other sources must not get among its own. Where stdin ends
+    before it says that there is no more, the parent is gone, and this process goes at once.
     """
     if sys.argv[1] != source_hash():
         sys.exit(OTHER_SOURCES)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    for name in sys.argv[2:]:
+    answers, names = os.dup(1), queue.SimpleQueue[str]()
+    os.dup2(2, 1)  # whatever else prints to stdout
+    threading.Thread(target=_read_names, args=(names,), daemon=True).start()
+    gc.disable()  # a compiler's garbage is not worth the search: a fifth of its time
+    while name := names.get():
         find_kernel(name).address()
+        os.write(answers, b"\n")
+    os._exit(0)  # at once: the thread is inside a read
 
 
-def _exit_with_parent() -> None:
-    os.read(0, 1)  # not sys.stdin: a thread inside it would make the interpreter's own end fail
+def _read_names(names: queue.SimpleQueue[str]) -> None:
+    pending = b""
+    while block := os.read(0, 1 << 16):
+        *lines, pending = (pending + block).split(b"\n")
+        for line in lines:
+            names.put(line.decode())
     os._exit(1)

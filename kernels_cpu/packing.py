@@ -1,7 +1,8 @@
-"""Interleaves a weight matrix for the kernels: GGUF rows in, groups of 16 rows out."""
+"""Interleaves a weight matrix for the kernels: GGUF rows in, groups of 16 rows out. It knows no file and no thread."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,8 @@ from kernels_cpu.quants.table import QuantType, quant_type
 
 # A thread's share of a product is counted in units of 2 groups, and their number must come out even.
 UNIT_ROWS = 2 * GROUP_ROWS
-GROUPS_AT_ONCE = 64
+# A part is what fits a second-level cache together with what NumPy makes of it on the way.
+PART_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,27 @@ def packed_shape(weight: Weight) -> PackedShape:
     return PackedShape(quant, n_groups, n_blocks)
 
 
-def pack(weight: Weight, out: npt.NDArray[np.uint8]) -> None:
-    """Write the interleaved form of `weight` to `out`, uint8 [packed_shape(weight).nbytes]; missing rows are zeros."""
-    shape = packed_shape(weight)
+def parts(shape: PackedShape, n_bytes: int = PART_BYTES) -> Iterator[tuple[int, int]]:
+    """A matrix in parts of about `n_bytes`: the first group of each, and the one after its last."""
+    step = max(1, n_bytes // shape.group_bytes)
+    return ((first, min(first + step, shape.n_groups)) for first in range(0, shape.n_groups, step))
+
+
+def pack_groups(weight: Weight, shape: PackedShape, first: int, end: int) -> npt.NDArray[np.uint8]:
+    """The interleaved form of groups first .. end - 1, uint8 [(end - first) * group_bytes]; missing rows are zeros."""
     fmt = shape.quant.format
-    rows = weight.data.reshape(weight.n_rows, weight.row_bytes)
-    target = out.reshape(shape.n_groups, shape.n_blocks, fmt.packed_block_bytes)
-    for first in range(0, shape.n_groups, GROUPS_AT_ONCE):
-        last = min(first + GROUPS_AT_ONCE, shape.n_groups)
-        block = rows[first * GROUP_ROWS : last * GROUP_ROWS]
-        whole = (last - first) * GROUP_ROWS, shape.n_blocks * fmt.block_bytes
-        if block.shape != whole:
-            padded = np.zeros(whole, np.uint8)
-            padded[: block.shape[0], : block.shape[1]] = block
-            block = padded
-        target[first:last] = fmt.pack(block.reshape(last - first, GROUP_ROWS, shape.n_blocks, fmt.block_bytes))
+    rows = weight.data.reshape(weight.n_rows, weight.row_bytes)[first * GROUP_ROWS : end * GROUP_ROWS]
+    whole = (end - first) * GROUP_ROWS, shape.n_blocks * fmt.block_bytes
+    if rows.shape != whole:
+        padded = np.zeros(whole, np.uint8)
+        padded[: rows.shape[0], : rows.shape[1]] = rows
+        rows = padded
+    packed = fmt.pack(rows.reshape(end - first, GROUP_ROWS, shape.n_blocks, fmt.block_bytes))
+    return packed.reshape(-1)
+
+
+def pack(weight: Weight, out: npt.NDArray[np.uint8]) -> None:
+    """Write the interleaved form of `weight` to `out`, uint8 [packed_shape(weight).nbytes]."""
+    shape = packed_shape(weight)
+    for first, end in parts(shape):
+        out[first * shape.group_bytes : end * shape.group_bytes] = pack_groups(weight, shape, first, end)

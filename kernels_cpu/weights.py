@@ -1,50 +1,80 @@
 """The interleaved weights of a model: made once, kept in a cache file, mapped from then on.
 
-A cache file is trusted only if its header names this very set of tensors and layouts, the checksum of
-the header is right and the file has its full length; anything else is thrown away and made anew. It
-is written beside its final name and renamed, so that a kill leaves no half file under that name.
+    magic 8 bytes | length u64 | digest of what is inside 32 | CRC of the sums 4 | CRC of these 52 bytes 4
+    sums u32, one for each 2 MiB of tensors, up to the next page
+    tensors, each from a page on
+
+A cache file is trusted only if it names this very model, set of tensors and layout, has its full length, and if every
+page of it gives the sum it had when it was written: anything else is thrown away and made anew. It is written beside
+its final name and renamed, so that a kill leaves no half file under that name; a power cut may, and the sums tell.
+What becomes of the files is for `cache_files` to say. It does not know how a tensor is packed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import hashlib
 import json
+import logging
+import math
 import mmap
 import os
 import shutil
+import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels_cpu import cache_files
 from kernels_cpu.graph import Weight
-from kernels_cpu.packing import pack, packed_shape
+from kernels_cpu.packing import PackedShape, pack_groups, packed_shape, parts
+from kernels_cpu.quants.format import GROUP_ROWS
 
-MAGIC = b"LLMPACK\0"
+MAGIC = b"LLMPACK\1"
 ALIGNMENT = 4096
-HEADER_BYTES = 64
-# No file takes this long to make: what is older was left by a process that was killed.
-ABANDONED_S = 3600.0
+HEADER_BYTES = 56
+CHUNK_BYTES = 2 << 20
+# Files up to this size are checked at every load: it takes less time than the step that reads them next.
+SMALL_BYTES = 256 << 20
+# A larger file that nobody has written to since it was checked is not checked again for so long.
+CHECKED_S = 86400.0
+# More threads than these wait for memory.
+MAX_THREADS = 8
+PARTS_AHEAD = 4
 
+Bytes = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]
 
+logger = logging.getLogger(__name__)
 
-def _aligned(n: int) -> int:
-    return -(-n // ALIGNMENT) * ALIGNMENT
+
+@dataclass(frozen=True)
+class WeightCache:
+    """Where repacked weights are kept: the cache folder, the digest of the model's file, and the bytes that the weights
+    of all models may take together (0: nothing is written)."""
+
+    folder: Path
+    identity: str
+    max_bytes: float = math.inf
+
+    @property
+    def path(self) -> Path:
+        """The file of this model."""
+        return cache_files.packed_path(self.folder, self.identity)
 
 
 class PackedWeights:
     """Weights by name, at fixed addresses for as long as this object lives."""
 
-    def __init__(self, memory: npt.NDArray[np.uint8], offsets: dict[str, int]) -> None:
+    def __init__(self, memory: Bytes, offsets: dict[str, int]) -> None:
         self._memory = memory
         self._offsets = offsets
         self.nbytes = memory.nbytes
@@ -54,132 +84,253 @@ class PackedWeights:
         return int(self._memory.ctypes.data) + self._offsets[name]
 
 
-def _layout(weights: list[Weight]) -> tuple[dict[str, int], int]:
-    offsets, end = {}, ALIGNMENT
-    for w in weights:
-        offsets[w.name] = end
-        end = _aligned(end + packed_shape(w).nbytes)
-    return offsets, end
+def _aligned(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT
 
 
-@functools.cache
-def layout_digest() -> bytes:
-    """4 bytes that change with the code that says how weights are packed."""
-    package = Path(__file__).parent
-    sources = [package / "packing.py", Path(__file__), *sorted((package / "quants").glob("*.py"))]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).digest()[:4]
+class _Layout:
+    """Where the tensors of a model lie in a file, and the part of its header that says so."""
+
+    def __init__(self, weights: list[Weight]) -> None:
+        self.weights = weights
+        self.shapes = [packed_shape(w) for w in weights]
+        self.n_sums = -(-sum(_aligned(shape.nbytes) for shape in self.shapes) // CHUNK_BYTES)
+        self.begin = end = _aligned(HEADER_BYTES + 4 * self.n_sums)
+        self.offsets: dict[str, int] = {}
+        for w, shape in zip(weights, self.shapes, strict=True):
+            self.offsets[w.name] = end
+            end = _aligned(end + shape.nbytes)
+        self.n_bytes = end
+
+    def name(self, identity: str) -> bytes:
+        """The first 48 bytes of a file that holds these tensors of the model `identity`."""
+        tensors = [
+            (w.name, w.type_id, w.n_rows, w.n_cols, shape.nbytes)
+            for w, shape in zip(self.weights, self.shapes, strict=True)
+        ]
+        what = json.dumps([cache_files.layout_digest(), identity, tensors]).encode()
+        return MAGIC + self.n_bytes.to_bytes(8, "little") + hashlib.sha256(what).digest()
 
 
-def _header(weights: list[Weight], identity: str, total: int) -> bytes:
-    """Magic, layout, length and digest of what is inside; the last 4 bytes are a checksum of the rest."""
-    tensors = [(w.name, w.type_id, w.n_rows, w.n_cols, packed_shape(w).nbytes) for w in weights]
-    digest = hashlib.sha256(json.dumps([identity, tensors]).encode()).digest()
-    head = MAGIC + layout_digest() + total.to_bytes(8, "little") + digest
-    head = head.ljust(HEADER_BYTES - 4, b"\0")
+# ------------------------------------------------------------------------------- checking
+
+
+def _sum(chunk: Bytes) -> int:
+    """The CRC of the sums of 64-bit words of each page: at the speed of memory, it tells any flipped bit, and any page
+    that is lost or another's."""
+    return zlib.crc32(chunk.view(np.uint64).reshape(-1, ALIGNMENT // 8).sum(axis=1))
+
+
+def _sums(tensors: Bytes) -> bytes:
+    chunks = [tensors[at : at + CHUNK_BYTES] for at in range(0, tensors.nbytes, CHUNK_BYTES)]
+    with ThreadPoolExecutor(_n_threads()) as pool:
+        return np.array(list(pool.map(_sum, chunks)), "<u4").tobytes()
+
+
+def _n_threads() -> int:
+    return min(MAX_THREADS, os.cpu_count() or 1)
+
+
+def _header(name: bytes, sums: bytes) -> bytes:
+    head = name + zlib.crc32(sums).to_bytes(4, "little")
     return head + zlib.crc32(head).to_bytes(4, "little")
 
 
-def _pack_into(
-    weights: list[Weight], offsets: dict[str, int], memory: npt.NDArray[np.uint8], progress: Progress
-) -> None:
-    total, done = sum(packed_shape(w).nbytes for w in weights), 0
-
-    def one(w: Weight) -> int:
-        size = packed_shape(w).nbytes
-        pack(w, memory[offsets[w.name] : offsets[w.name] + size])
-        return size
-
-    progress(0, total)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for size in pool.map(one, weights):
-            done += size
-            progress(done, total)
+def _stamp(path: Path) -> list[int]:
+    """What changes when somebody writes to a file."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def _map_cached(path: Path, header: bytes, total: int) -> npt.NDArray[np.uint8] | None:
+def _is_checked(path: Path) -> bool:
+    """Whether a large file was checked lately and is the same since."""
+    used = path.with_suffix(cache_files.USED_SUFFIX)
+    try:
+        record = json.loads(used.read_bytes())
+        age_s = time.time() - float(record["checked_s"])
+        return bool(record["stamp"] == _stamp(path)) and 0 <= age_s < CHECKED_S
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _record_use(path: Path, is_checked_now: bool) -> None:
+    """Note that the file is used now, for those who must choose what to remove."""
+    used = path.with_suffix(cache_files.USED_SUFFIX)
+    with contextlib.suppress(OSError):
+        if is_checked_now:
+            used.write_text(json.dumps({"checked_s": time.time(), "stamp": _stamp(path)}))
+        else:
+            os.utime(used)
+
+
+# -------------------------------------------------------------------------------- mapping
+
+
+def _map_cached(path: Path, layout: _Layout, name: bytes) -> Bytes | None:
+    """The file's bytes; None if there is none that can be trusted."""
     try:
         with path.open("rb") as f:
-            if f.read(HEADER_BYTES) != header or os.fstat(f.fileno()).st_size != total:
+            head, sums = f.read(HEADER_BYTES), f.read(4 * layout.n_sums)
+            if head != _header(name, sums) or os.fstat(f.fileno()).st_size != layout.n_bytes:
+                logger.warning("repacked weights are made anew: %s is damaged or of another model", path)
                 return None
-            return np.frombuffer(mmap.mmap(f.fileno(), total, access=mmap.ACCESS_READ), np.uint8)
-    except OSError:
+            memory = np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except FileNotFoundError:
         return None
-
-
-def _reserve(file: BinaryIO, n_bytes: int) -> None:
-    """Give the file its length and its place on the disk: a disk that fills up later would end the process by a
-    signal, on the first page that finds no place. Raises: OSError."""
-    file.truncate(n_bytes)
-    if not hasattr(os, "posix_fallocate"):
-        return
-    try:
-        os.posix_fallocate(file.fileno(), 0, n_bytes)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # this file system cannot
-            raise
+        logger.warning("repacked weights cannot be read: %s", error)
+        return None
+    is_checked = layout.n_bytes > SMALL_BYTES and _is_checked(path)
+    if not is_checked and (
+        _sums(memory[layout.begin :]) != sums or any(memory[HEADER_BYTES + len(sums) : layout.begin])
+    ):
+        logger.warning("repacked weights are made anew: %s is damaged", path)
+        return None
+    _record_use(path, not is_checked)
+    return memory
 
 
-def _remove_abandoned(folder: Path) -> None:
-    for partial in folder.glob("*.partial"):
-        with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime > ABANDONED_S:
-                partial.unlink()
+# ------------------------------------------------------------------------------- building
 
 
-def _build_cached(
-    path: Path, header: bytes, weights: list[Weight], offsets: dict[str, int], total: int, progress: Progress
-) -> npt.NDArray[np.uint8] | None:
-    """Make the cache file; None when the folder cannot take it."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+def _source(data: Bytes) -> tuple[mmap.mmap, int] | None:
+    """The mapped file that an array is a view of, and where it begins there."""
+    base: object = data
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    buffer = base.obj if isinstance(base, memoryview) else base
+    if not isinstance(buffer, mmap.mmap):
+        return None
+    return buffer, data.ctypes.data - np.frombuffer(buffer, np.uint8).ctypes.data
+
+
+def _advise(data: Bytes, advice: str) -> None:
+    """Tell the system that a source will be read, or will not be read again."""
+    source = _source(data)
+    if source is None or not hasattr(mmap, advice):
+        return
+    buffer, offset = source
+    first = offset // mmap.PAGESIZE * mmap.PAGESIZE
+    with contextlib.suppress(OSError, ValueError):
+        buffer.madvise(getattr(mmap, advice), first, offset + data.nbytes - first)
+
+
+def _packed(layout: _Layout, pool: ThreadPoolExecutor) -> Iterator[tuple[int, Bytes]]:
+    """Every tensor in parts: where each lies in the file, in this order, and its bytes. Little is made ahead."""
+    ahead: deque[tuple[int, Future[Bytes]]] = deque()
+    for w, shape in zip(layout.weights, layout.shapes, strict=True):
+        _advise(w.data, "MADV_WILLNEED")
+        for first, end in parts(shape):
+            at = layout.offsets[w.name] + first * shape.group_bytes
+            ahead.append((at, pool.submit(_pack_part, w, shape, first, end)))
+            if len(ahead) > PARTS_AHEAD * _n_threads():
+                at, part = ahead.popleft()
+                yield at, part.result()
+    for at, part in ahead:
+        yield at, part.result()
+
+
+def _pack_part(weight: Weight, shape: PackedShape, first: int, end: int) -> Bytes:
+    """Pack groups first .. end - 1, and give their source back."""
+    packed = pack_groups(weight, shape, first, end)
+    group = GROUP_ROWS * weight.row_bytes
+    _advise(weight.data[first * group : end * group], "MADV_DONTNEED")
+    return packed
+
+
+def _pack_all(layout: _Layout, take: Callable[[int, Bytes], None], progress: Progress) -> None:
+    """Pack, and give each part to `take(offset, bytes)`."""
+    total, done = sum(shape.nbytes for shape in layout.shapes), 0
+    progress(0, total)
+    pool = ThreadPoolExecutor(_n_threads())
+    try:
+        for at, part in _packed(layout, pool):
+            take(at, part)
+            done += part.nbytes
+            progress(done, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _write(file: BinaryIO, layout: _Layout, name: bytes, progress: Progress) -> None:
+    """Write a whole cache file. Nothing waits for the disk: what a power cut loses, the sums tell.
+
+    Raises: OSError.
+    """
+
+    def take(at: int, part: Bytes) -> None:
+        file.seek(at)
+        file.write(part)
+
+    file.truncate(layout.n_bytes)
+    _pack_all(layout, take, progress)
+    file.flush()
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    sums = _sums(np.frombuffer(mapped, np.uint8, offset=layout.begin))
+    file.seek(0)
+    file.write(_header(name, sums) + sums)
+
+
+def _make_room(cache: WeightCache, n_bytes: int) -> bool:
+    """Whether the file may be written, after others made room for it."""
+    if n_bytes > cache.max_bytes:
+        return False
+    cache_files.prune(cache.folder, cache.max_bytes - n_bytes, keep=cache.path)
+    # Twice the size: a cache must not be what fills the user's disk.
+    return shutil.disk_usage(cache.path.parent).free >= 2 * n_bytes
+
+
+def _build_cached(cache: WeightCache, layout: _Layout, name: bytes, progress: Progress) -> Bytes | None:
+    """Make the cache file and map it; None when the folder cannot take it."""
+    path, partial = cache.path, None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path.parent)
-        # Twice the size: a cache must not be what fills the user's disk.
-        if shutil.disk_usage(path.parent).free < 2 * total:
+        path.unlink(missing_ok=True)
+        if not _make_room(cache, layout.n_bytes):
             return None
-        with partial.open("w+b") as f:
-            _reserve(f, total)
-            # Not a `with`: after an error its traceback still looks into the mapping, which then cannot be closed.
-            mapped = mmap.mmap(f.fileno(), total)
-            memory = np.frombuffer(mapped, np.uint8)
-            _pack_into(weights, offsets, memory, progress)
-            mapped.flush()
-            del memory
-            mapped.close()
-            f.seek(0)
-            f.write(header)
-            f.flush()
-            os.fsync(f.fileno())
-        partial.replace(path)
-    except OSError:
-        return None
+        handle, partial = tempfile.mkstemp(cache_files.PARTIAL_SUFFIX, f"{path.stem}.", path.parent)
+        with os.fdopen(handle, "w+b") as file:
+            _write(file, layout, name, progress)
+        os.replace(partial, path)
+        _record_use(path, True)
+    except OSError as error:
+        logger.warning("repacked weights cannot be kept in %s: %s", path.parent, error)
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-    return _map_cached(path, header, total)
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+    return _map_cached(path, layout, name)
+
+
+def _in_memory(layout: _Layout, progress: Progress) -> Bytes:
+    whole = np.zeros(layout.n_bytes + ALIGNMENT, np.uint8)
+    memory = whole[-whole.ctypes.data % ALIGNMENT :][: layout.n_bytes]
+
+    def take(at: int, part: Bytes) -> None:
+        memory[at : at + part.nbytes] = part
+
+    _pack_all(layout, take, progress)
+    return memory
 
 
 def pack_weights(
-    weights: Iterable[Weight], path: Path | None = None, identity: str = "", progress: Progress | None = None
+    weights: Iterable[Weight], cache: WeightCache | None = None, progress: Progress | None = None
 ) -> PackedWeights:
-    """Interleave all weights, or map them from the cache file `path` when it holds just these.
+    """Interleave all weights, or map them from the cache file when it holds just these.
 
-    `identity` names the source (the digest of the model); without a path, or when the disk is short, the
-    result lives in memory. `progress(done, total)` counts bytes and is called only when there is work.
+    Without a cache, or where it is short of space, the result lives in memory. What was read of a mapped source is
+    given back, so that there is one copy. `progress(done, total)` counts bytes and is called only when there is work.
 
     Raises: KernelError for a type without kernels.
     """
-    tensors = list(weights)
-    offsets, total = _layout(tensors)
+    layout = _Layout(list(weights))
     report = progress or (lambda done, total: None)
-    if path is not None:
-        header = _header(tensors, identity, total)
-        memory = _map_cached(path, header, total)
+    memory = None
+    if cache is not None:
+        name = layout.name(cache.identity)
+        memory = _map_cached(cache.path, layout, name)
         if memory is None:
-            memory = _build_cached(path, header, tensors, offsets, total, report)
-        if memory is not None:
-            return PackedWeights(memory, offsets)
-    whole = np.zeros(total + ALIGNMENT, np.uint8)
-    memory = whole[-whole.ctypes.data % ALIGNMENT :][:total]
-    _pack_into(tensors, offsets, memory, report)
-    return PackedWeights(memory, offsets)
+            memory = _build_cached(cache, layout, name, report)
+    if memory is None:
+        memory = _in_memory(layout, report)
+    return PackedWeights(memory, layout.offsets)

@@ -9,7 +9,9 @@ of the daemon.
 import difflib
 import ipaddress
 import logging
+import math
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ TWIN_PREFIX = "OLLAMA_"
 DEFAULT_PORT = 11434
 KV_CACHE_TYPES = ("f16",)
 _SCHEME_PORTS = {"http": 80, "https": 443}
+_SIZE_FACTORS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 T = TypeVar("T")
 
@@ -59,6 +62,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("EDITOR", "", "editor for long prompts (else $VISUAL, $EDITOR)"),
     Variable("STATE_DIR", "~/.localllm", "folder of logs, history and, unless set apart, models", False),
     Variable("CACHE_DIR", "the user's cache folder", "folder of compiled kernels and repacked weights", False),
+    Variable(
+        "WEIGHT_CACHE_MAX", "20%", "what repacked weights may take: a share of the disk, or 50GB (0: none)", False
+    ),
     Variable("CPU", "", "force a lower instruction set: avx2 or portable", False),
 )
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
@@ -183,6 +189,33 @@ def cache_dir() -> Path:
     return _folder("CACHE_DIR", Path(platformdirs.user_cache_dir("localllm", appauthor=False)))
 
 
+def _parse_size(text: str) -> int:
+    if text.endswith("%"):
+        return int(_disk_bytes(cache_dir()) * _parse_amount(text[:-1]) / 100)
+    number = text.upper().removesuffix("B").rstrip()
+    return int(_parse_amount(number.rstrip("KMGT")) * _SIZE_FACTORS.get(number[-1:], 1))
+
+
+def _parse_amount(text: str) -> float:
+    amount = float(text)
+    if not 0 <= amount < math.inf:
+        raise ValueError(text)
+    return amount
+
+
+def _disk_bytes(folder: Path) -> int:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).total
+
+
+def weight_cache_max() -> int:
+    """Bytes that the repacked weights of all models may take in the cache folder."""
+    expected = "a share of the disk such as 20%, a size such as 50GB, or a number of bytes"
+    size = _read("WEIGHT_CACHE_MAX", -1, _parse_size, expected)
+    return _parse_size(_BY_NAME["WEIGHT_CACHE_MAX"].default) if size < 0 else size
+
+
 def keep_alive_ns() -> int:
     """Nanoseconds a model stays loaded after its last request; FOREVER_NS for a negative value."""
     expected = "a duration such as 5m, or a number of seconds"
@@ -260,7 +293,7 @@ def editor() -> str:
 
 _CHECKED: tuple[Callable[[], Any], ...] = (
     *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
-    *(max_queue, context_length, num_threads, kv_cache_type),
+    *(max_queue, context_length, num_threads, kv_cache_type, weight_cache_max),
 )
 
 

@@ -11,7 +11,8 @@ import psutil
 from kernels_cpu.compile import default_cache_dir
 from kernels_cpu.graph import StepInputs
 from kernels_cpu.tape import TapeProgram, TapeSizes
-from kernels_cpu.weights import pack_weights
+from kernels_cpu.weights import WeightCache, pack_weights
+from localllm import env
 from localllm.engine.backend import BackendOptions
 from localllm.errors import OptionError
 
@@ -34,15 +35,12 @@ class TapeBackend:
         if options.kv_cache_type != "f16":
             raise OptionError(f"KV cache type: expected f16, got {options.kv_cache_type!r}")
         report = options.on_progress or (lambda status, done, total: None)
-        path = None
+        cache = None
         if options.model_digest:
             folder = options.cache_dir or default_cache_dir()
-            path = folder / "weights" / f"{options.model_digest.removeprefix('sha256:')}.packed"
+            cache = WeightCache(folder, options.model_digest, env.weight_cache_max())
         weights = pack_weights(
-            options.graph.weights(),
-            path,
-            options.model_digest or "",
-            lambda done, total: report("repacking weights", done, total),
+            options.graph.weights(), cache, lambda done, total: report("repacking weights", done, total)
         )
         sizes = TapeSizes(options.n_ctx, options.n_batch, options.n_slots, options.n_pages)
         self._program = TapeProgram(
