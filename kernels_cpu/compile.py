@@ -42,6 +42,7 @@ from kernels_cpu import KernelError, cache_files
 from kernels_cpu.target import TARGET
 
 SIGNATURE = "void(int64, int64, int64)"
+HOME = Path(__file__).parents[1]
 # The kernels of one model take about 1 MB.
 MIN_FREE_BYTES = 8 << 20
 
@@ -194,9 +195,9 @@ class Kernel:
         return int(self._compiled.address)
 
 
-def kernel(fn: Callable[[int, int, int], None]) -> Kernel:
+def kernel(fn: Callable[[int, int, int], None], cost: int = 1) -> Kernel:
     """Decorator: this function is a kernel. It must be a module-level name."""
-    return Kernel(fn)
+    return Kernel(fn, cost)
 
 
 def find_kernel(name: str) -> Kernel:
@@ -281,11 +282,14 @@ class Compilers:
                 _check(child.returncode, log.read().decode(errors="replace"))
 
     def _start(self) -> None:
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # From the folder of this very package, which `-c` puts in front of all others.
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
         command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
         self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115  (closed by _end)
         pipe = subprocess.PIPE
-        self._children.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=self._logs[-1]))
+        self._children.append(
+            subprocess.Popen(command, env=env, cwd=HOME, stdin=pipe, stdout=pipe, stderr=self._logs[-1])
+        )
 
     def _feed(self, child: subprocess.Popen[bytes]) -> None:
         """Give a process work until there is no more, or until it is gone."""

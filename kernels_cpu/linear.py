@@ -397,7 +397,7 @@ def _kernel(template: Any, module: str, name: str, **used: Any) -> Kernel:
     copy = FunctionType(template.__code__, globals() | used, name)
     # Numba's cache files go by the qualified name and the file of the template.
     copy.__module__, copy.__qualname__ = module, f"{module.rpartition('.')[2]}_{name}"
-    return Kernel(copy)
+    return Kernel(copy, cost=1 if template is _rows else 4)
 
 
 def product_kernels(fmt: Format | FloatFormat, module: str) -> tuple[Kernel, Kernel, Kernel]:

@@ -111,6 +111,11 @@ class _Layout:
         what = json.dumps([cache_files.layout_digest(), identity, tensors]).encode()
         return MAGIC + self.n_bytes.to_bytes(8, "little") + hashlib.sha256(what).digest()
 
+    def head(self, name: bytes, sums: bytes) -> bytes:
+        """All that stands in front of the tensors."""
+        fields = name + zlib.crc32(sums).to_bytes(4, "little")
+        return (fields + zlib.crc32(fields).to_bytes(4, "little") + sums).ljust(self.begin, b"\0")
+
 
 # ------------------------------------------------------------------------------- checking
 
@@ -129,11 +134,6 @@ def _sums(tensors: Bytes) -> bytes:
 
 def _n_threads() -> int:
     return min(MAX_THREADS, os.cpu_count() or 1)
-
-
-def _header(name: bytes, sums: bytes) -> bytes:
-    head = name + zlib.crc32(sums).to_bytes(4, "little")
-    return head + zlib.crc32(head).to_bytes(4, "little")
 
 
 def _stamp(path: Path) -> list[int]:
@@ -170,8 +170,9 @@ def _map_cached(path: Path, layout: _Layout, name: bytes) -> Bytes | None:
     """The file's bytes; None if there is none that can be trusted."""
     try:
         with path.open("rb") as f:
-            head, sums = f.read(HEADER_BYTES), f.read(4 * layout.n_sums)
-            if head != _header(name, sums) or os.fstat(f.fileno()).st_size != layout.n_bytes:
+            head = f.read(layout.begin)
+            sums = head[HEADER_BYTES : HEADER_BYTES + 4 * layout.n_sums]
+            if head != layout.head(name, sums) or os.fstat(f.fileno()).st_size != layout.n_bytes:
                 logger.warning("repacked weights are made anew: %s is damaged or of another model", path)
                 return None
             memory = np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
@@ -181,9 +182,7 @@ def _map_cached(path: Path, layout: _Layout, name: bytes) -> Bytes | None:
         logger.warning("repacked weights cannot be read: %s", error)
         return None
     is_checked = layout.n_bytes > SMALL_BYTES and _is_checked(path)
-    if not is_checked and (
-        _sums(memory[layout.begin :]) != sums or any(memory[HEADER_BYTES + len(sums) : layout.begin])
-    ):
+    if not is_checked and _sums(memory[layout.begin :]) != sums:
         logger.warning("repacked weights are made anew: %s is damaged", path)
         return None
     _record_use(path, not is_checked)
@@ -260,7 +259,7 @@ def _write(file: BinaryIO, layout: _Layout, name: bytes, progress: Progress) -> 
 
     def take(at: int, part: Bytes) -> None:
         file.seek(at)
-        file.write(part)
+        file.write(part.data)
 
     file.truncate(layout.n_bytes)
     _pack_all(layout, take, progress)
@@ -268,7 +267,7 @@ def _write(file: BinaryIO, layout: _Layout, name: bytes, progress: Progress) -> 
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     sums = _sums(np.frombuffer(mapped, np.uint8, offset=layout.begin))
     file.seek(0)
-    file.write(_header(name, sums) + sums)
+    file.write(layout.head(name, sums))
 
 
 def _make_room(cache: WeightCache, n_bytes: int) -> bool:

@@ -21,6 +21,7 @@ batch, and from the cache for all batches but the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from numba import int64, njit
 
@@ -145,7 +146,7 @@ def attention_partial(row: int, thread: int, n_threads: int) -> None:
         start = stop
 
 
-@kernel
+@partial(kernel, cost=8)
 def attention_tile(row: int, job: int, n_threads: int) -> None:
     """Attention of one tile to some segments of some kv heads: what attention_partial calls for an item, by address.
 
