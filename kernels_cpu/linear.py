@@ -1,11 +1,11 @@
 """Products of activations with interleaved weight matrices, for any quant format; one kernel serves 1 row or 512.
 
-A *tile* is 16 weight rows by T activation rows over all columns. Whatever T is, an output element is
-computed by the same operations in the same order, so a result does not depend on the batch:
+A *tile* is one or two groups of 16 weight rows by T activation rows over all columns. Whatever its shape, an output
+element is computed by the same operations in the same order, so a result does not depend on the batch:
 
     per sub-block of 32 columns    i = sum(code·x) - zero_point·sum(x)        exact, in int32
-                                   acc = fma(float(i), scale·d_x, acc)        (with two scales: see accumulate)
-                                   acc = fma(minimum, d_x·sum(x), acc)        (types that have one)
+      or half of one that has      acc = fma(float(i), scale·d_x, acc)
+      a scale of its own           acc = fma(minimum, d_x·sum(x), acc)        (types that have one)
     float weights, per 32 columns  p = w0·x0; p = fma(wk, xk, p); acc = acc + p
     at the end                     y = acc (+ bias) (+ residual)
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import int64, njit, types
@@ -57,6 +57,17 @@ from kernels_cpu.simd import (
 TILE_ROWS = 8 if AVX512 else 4
 """Activation rows of the largest tile: its sums of 16 lanes must fit the registers."""
 
+
+class TileShape(NamedTuple):
+    """Groups of 16 weight rows by activation rows."""
+
+    groups: int
+    rows: int
+
+
+TILE_SHAPES = TileShape(2, 1), TileShape(2, 2), TileShape(1, TILE_ROWS)
+"""What products are made of. With one or two rows they wait for memory, which two streams get more of than one."""
+
 CHUNK_BYTES = 192 * 1024
 """Activations to work on at a time: they stay in the second-level cache while all weight rows pass by."""
 
@@ -92,6 +103,18 @@ class _Record:
 
 
 @dataclass(frozen=True)
+class _Place:
+    """A sub-block of a group of weight rows: its address, and what the header in front of its block holds."""
+
+    address: ir.Value
+    header: Header
+
+
+Accumulators = list[list[ir.Value]]
+"""Addresses of <16 x f32> by activation row and group of weight rows."""
+
+
+@dataclass(frozen=True)
 class _Products:
     """How a quantised tile multiplies: the format of the weights and the bits of the activations."""
 
@@ -103,115 +126,132 @@ class _Products:
         x = b.add(row, b.mul(i, const(I64, record_bytes(self.bits))))
         return _Record(b, x, b.add(x, const(I64, 4 * self.bits)))
 
+    @property
+    def n_parts(self) -> int:
+        """Runs of columns of a sub-block that have a scale of their own: 1, or 2 halves."""
+        return self.fmt.n_scales
+
     def dot(self, b: Builder, record: _Record, part: int) -> BlockDot | BlockDot16:
-        fmt, sums = self.fmt, record.sums(part, self.fmt.n_scales)
+        fmt, sums = self.fmt, record.sums(part, self.n_parts)
         if self.bits == 16:
             return BlockDot16(b, fmt.zero_point, sums)
-        return BlockDot(b, fmt.max_code, fmt.zero_point, 8 // fmt.n_scales, sums)
+        return BlockDot(b, fmt.max_code, fmt.zero_point, 8 // self.n_parts, sums)
 
-    def step(self, b: Builder, dot: BlockDot | BlockDot16, codes: ir.Value, x: ir.Value, k: int) -> None:
-        """Add code vector k; x is the address of the block's activations."""
-        if isinstance(dot, BlockDot):
-            dot.step(codes, emit_broadcast4(b, x, 4 * k))
-        else:
-            dot.step(codes, emit_broadcast4(b, x, 8 * k), emit_broadcast4(b, x, 8 * k + 4))
+    def columns(self, b: Builder, record: _Record, k: int) -> list[ir.Value]:
+        """Activations of columns 4k .. 4k + 3, repeated for each weight row, as a dot product takes them."""
+        n = self.bits // 8
+        return [emit_broadcast4(b, record.x, 4 * n * k + 4 * i) for i in range(n)]
 
-    def sums(self, b: Builder, p: ir.Value, records: list[_Record]) -> list[list[ir.Value]]:
-        """sum((code - zero_point)·x) of a sub-block as f32, by activation row and part (1, or 2 halves)."""
-        n_parts = self.fmt.n_scales
-        dots = [[self.dot(b, record, part) for part in range(n_parts)] for record in records]
-        for k, codes in self.fmt.emit_codes(b, p):
-            for row_dots, record in zip(dots, records, strict=True):
-                self.step(b, row_dots[k * n_parts // 8], codes, record.x, k)
-        return [[b.sitofp(dot.finish(), V_F32X16) for dot in row_dots] for row_dots in dots]
+    def accumulate(self, b: Builder, places: list[_Place], records: list[_Record], accs: Accumulators) -> None:
+        """Add a sub-block of each group of weight rows, at `places`, to the accumulators [row][group].
 
-    def accumulate(self, b: Builder, p: ir.Value, header: Header, records: list[_Record], accs: list[ir.Value]) -> None:
-        """Add the sub-block whose packed bytes are at p to the accumulator of each activation row.
-
-        The scales are read last, so as not to hold registers while the sums need them.
+        What a part needs is emitted together, its scales last: LLVM keeps this order, and few registers are in use.
         """
-        sums = self.sums(b, p, records)
-        scaling = self.fmt.emit_scales(b, p, header)
-        scales = scaling.scales
-        for record, parts, acc in zip(records, sums, accs, strict=True):
-            d = record.word(F32, D)
-            if len(scales) == 1:
-                value = emit_fma(b, parts[0], b.fmul(scales[0], d), b.load(acc))
-            else:
-                both = emit_fma(b, parts[1], scales[1], b.fmul(parts[0], scales[0]))
-                for h, minimum in enumerate(scaling.half_minimums):
-                    both = emit_fma(b, minimum, b.sitofp(record.word(I32, HALVES + 4 * h), V_F32X16), both)
-                value = emit_fma(b, both, d, b.load(acc))
-            if scaling.minimum is not None:
-                value = emit_fma(b, scaling.minimum, record.word(F32, S), value)
-            b.store(value, acc)
+        dots: list[list[list[BlockDot | BlockDot16]]] = [[] for _ in range(self.n_parts)]
+        n_left = [8 // self.n_parts] * self.n_parts
+        for steps in zip(*(self.fmt.emit_codes(b, place.address) for place in places), strict=True):
+            k = steps[0][0]
+            part = k * self.n_parts // 8
+            dots[part] = dots[part] or [[self.dot(b, record, part) for _ in places] for record in records]
+            for record, row_dots in zip(records, dots[part], strict=True):
+                columns = self.columns(b, record, k)
+                for dot, (_, codes) in zip(row_dots, steps, strict=True):
+                    dot.step(codes, *columns)
+            n_left[part] -= 1
+            if not n_left[part]:
+                self.add_part(b, part, places, records, dots[part], accs)
+
+    def add_part(
+        self,
+        b: Builder,
+        part: int,
+        places: list[_Place],
+        records: list[_Record],
+        dots: list[list[BlockDot | BlockDot16]],
+        accs: Accumulators,
+    ) -> None:
+        """Add the scaled sums of a part, and its minimum."""
+        for g, place in enumerate(places):
+            scaling = self.fmt.emit_scales(b, place.address, place.header)
+            for record, row_dots, row_accs in zip(records, dots, accs, strict=True):
+                d = record.word(F32, D)
+                value = b.sitofp(row_dots[g].finish(), V_F32X16)
+                value = emit_fma(b, value, b.fmul(scaling.scales[part], d), b.load(row_accs[g]))
+                if scaling.half_minimums:
+                    sums = b.fmul(d, b.sitofp(record.word(I32, HALVES + 4 * part), V_F32X16))
+                    value = emit_fma(b, scaling.half_minimums[part], sums, value)
+                elif scaling.minimum is not None and part == self.n_parts - 1:
+                    value = emit_fma(b, scaling.minimum, record.word(F32, S), value)
+                b.store(value, row_accs[g])
 
 
-def _zeros(b: Builder, t: int) -> list[ir.Value]:
-    """Accumulators of t rows."""
-    return [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(t)]
+def _zeros(b: Builder, shape: TileShape) -> Accumulators:
+    return [
+        [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(shape.groups)] for _ in range(shape.rows)
+    ]
 
 
-def _emit_quant_tile(b: Builder, fmt: Format, bits: int, t: int, operands: list[ir.Value]) -> list[ir.Value]:
-    w, x, x_stride, n_blocks = operands
-    rows = [b.add(x, b.mul(x_stride, const(I64, k))) for k in range(t)]
-    accs = _zeros(b, t)
-    products = _Products(fmt, bits)
+@dataclass(frozen=True)
+class _Operands:
+    """What a tile reads: addresses and sizes."""
 
-    def sub_block(p: ir.Value, header: Header, i: ir.Value) -> None:
-        products.accumulate(b, p, header, [products.record(b, row, i) for row in rows], accs)
+    w: ir.Value
+    x: ir.Value
+    x_stride: ir.Value
+    n_blocks: ir.Value
 
-    with cgutils.for_range(b, n_blocks) as block:
-        p = b.add(w, b.mul(block.index, const(I64, fmt.packed_block_bytes)))
-        header = fmt.emit_header(b, p)
+    def rows(self, b: Builder, shape: TileShape) -> list[ir.Value]:
+        """The addresses of the activation rows."""
+        return [b.add(self.x, b.mul(self.x_stride, const(I64, k))) for k in range(shape.rows)]
+
+    def groups(self, b: Builder, shape: TileShape, block_bytes: int) -> list[ir.Value]:
+        """The addresses of the groups of weight rows."""
+        group_bytes = b.mul(self.n_blocks, const(I64, block_bytes))
+        return [b.add(self.w, b.mul(group_bytes, const(I64, g))) for g in range(shape.groups)]
+
+
+def _emit_quant_tile(b: Builder, fmt: Format, bits: int, shape: TileShape, operands: _Operands) -> Accumulators:
+    rows, groups = operands.rows(b, shape), operands.groups(b, shape, fmt.packed_block_bytes)
+    accs, products = _zeros(b, shape), _Products(fmt, bits)
+
+    def sub_block(places: list[_Place], i: ir.Value) -> None:
+        products.accumulate(b, places, [products.record(b, row, i) for row in rows], accs)
+
+    with cgutils.for_range(b, operands.n_blocks) as block:
+        offset = b.mul(block.index, const(I64, fmt.packed_block_bytes))
+        blocks = [b.add(group, offset) for group in groups]
+        headers = [fmt.emit_header(b, p) for p in blocks]
         if fmt.n_sub == 1:
-            sub_block(p, header, block.index)
+            sub_block([_Place(p, h) for p, h in zip(blocks, headers, strict=True)], block.index)
         else:
             with cgutils.for_range(b, const(I64, fmt.n_sub)) as sub:
-                q = b.add(p, b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes))))
-                sub_block(q, header, b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index))
-    return [b.load(acc) for acc in accs]
+                within = b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes)))
+                places = [_Place(b.add(p, within), h) for p, h in zip(blocks, headers, strict=True)]
+                sub_block(places, b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index))
+    return accs
 
 
-def _emit_float_partials(b: Builder, fmt: FloatFormat, p: ir.Value, xs: list[ir.Value]) -> list[ir.Value]:
-    """Products of 32 columns: weights at p, activations at the address of each row."""
-    partials: list[ir.Value] = []
-    for k in range(32):
-        w = fmt.emit_column(b, p, k)
-        for t, x in enumerate(xs):
-            v = _broadcast(b, F32, x, 4 * k)
+def _emit_float_tile(b: Builder, fmt: FloatFormat, bits: int, shape: TileShape, operands: _Operands) -> Accumulators:
+    rows, groups = operands.rows(b, shape), operands.groups(b, shape, fmt.packed_block_bytes)
+    accs = _zeros(b, shape)
+    with cgutils.for_range(b, operands.n_blocks) as block:
+        offset = b.mul(block.index, const(I64, fmt.packed_block_bytes))
+        blocks, xs = [b.add(p, offset) for p in groups], [b.add(x, b.mul(block.index, const(I64, 128))) for x in rows]
+        partials: list[list[ir.Value]] = []
+        for k in range(32):
+            weights = [fmt.emit_column(b, p, k) for p in blocks]
+            columns = [_broadcast(b, F32, x, 4 * k) for x in xs]
             if k == 0:
-                partials.append(b.fmul(w, v))
+                partials = [[b.fmul(w, v) for w in weights] for v in columns]
             else:
-                partials[t] = emit_fma(b, w, v, partials[t])
-    return partials
-
-
-def _emit_float_tile(b: Builder, fmt: FloatFormat, bits: int, t: int, operands: list[ir.Value]) -> list[ir.Value]:
-    w, x, x_stride, n_blocks = operands
-    bases = [b.add(x, b.mul(x_stride, const(I64, k))) for k in range(t)]
-    accs = _zeros(b, t)
-    # One row alone would wait for each addition: two blocks at a time keep two chains going.
-    at_once = 2 if t == 1 else 1
-
-    def blocks(first: ir.Value, n: int) -> None:
-        partials = []
-        for k in range(n):
-            block = b.add(first, const(I64, k))
-            p = b.add(w, b.mul(block, const(I64, fmt.packed_block_bytes)))
-            xs = [b.add(base, b.mul(block, const(I64, 128))) for base in bases]
-            partials.append(_emit_float_partials(b, fmt, p, xs))
-        for values in partials:
-            for acc, value in zip(accs, values, strict=True):
+                partials = [
+                    [emit_fma(b, w, v, p) for w, p in zip(weights, row, strict=True)]
+                    for v, row in zip(columns, partials, strict=True)
+                ]
+        for row_accs, row in zip(accs, partials, strict=True):
+            for acc, value in zip(row_accs, row, strict=True):
                 b.store(b.fadd(b.load(acc), value), acc)
-
-    whole = b.udiv(n_blocks, const(I64, at_once))
-    with cgutils.for_range(b, whole) as loop:
-        blocks(b.mul(loop.index, const(I64, at_once)), at_once)
-    if at_once == 2:
-        with b.if_then(b.trunc(n_blocks, ir.IntType(1))):
-            blocks(b.sub(n_blocks, const(I64, 1)), 1)
-    return [b.load(acc) for acc in accs]
+    return accs
 
 
 def _emit_result(b: Builder, acc: ir.Value, out: ir.Value, bias: ir.Value, residual: ir.Value) -> None:
@@ -224,18 +264,20 @@ def _emit_result(b: Builder, acc: ir.Value, out: ir.Value, bias: ir.Value, resid
     emit_store(b, b.load(value), out)
 
 
-def _make_tile(fmt: Format | FloatFormat, bits: int, t: int) -> Any:
-    emit: Callable[..., list[ir.Value]] = _emit_quant_tile if isinstance(fmt, Format) else _emit_float_tile
+def _make_tile(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> Any:
+    emit: Callable[..., Accumulators] = _emit_quant_tile if isinstance(fmt, Format) else _emit_float_tile
 
     @intrinsic
     def tile(tyctx, w, x, x_stride, n_blocks, out, out_stride, bias, residual):  # type: ignore[no-untyped-def]
         def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
             out, out_stride, bias, residual = a[4:]
-            has_residual = b.icmp_unsigned("!=", residual, const(I64, 0))
-            for k, acc in enumerate(emit(b, fmt, bits, t, list(a[:4]))):
-                offset = b.mul(out_stride, const(I64, k))
-                addend = b.select(has_residual, b.add(residual, offset), residual)
-                _emit_result(b, acc, b.add(out, offset), bias, addend)
+            has_bias, has_residual = (b.icmp_unsigned("!=", p, const(I64, 0)) for p in (bias, residual))
+            for k, row_accs in enumerate(emit(b, fmt, bits, shape, _Operands(*a[:4]))):
+                for g, acc in enumerate(row_accs):
+                    offset = b.add(b.mul(out_stride, const(I64, k)), const(I64, 64 * g))
+                    at_bias = b.select(has_bias, b.add(bias, const(I64, 64 * g)), bias)
+                    at_residual = b.select(has_residual, b.add(residual, offset), residual)
+                    _emit_result(b, b.load(acc), b.add(out, offset), at_bias, at_residual)
             return ctx.get_dummy_value()
 
         return types.void(*[types.int64] * 8), gen
@@ -244,11 +286,11 @@ def _make_tile(fmt: Format | FloatFormat, bits: int, t: int) -> Any:
 
 
 def make_tiles(fmt: Format | FloatFormat, bits: int = 8) -> tuple[Any, ...]:
-    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual) for 1, 2 and TILE_ROWS rows.
+    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual), one for each of TILE_SHAPES.
 
     `bits` is the width of quantised activations; float weights take them as float32.
     """
-    return tuple(_make_tile(fmt, bits, t) for t in (1, 2, TILE_ROWS))
+    return tuple(_make_tile(fmt, bits, shape) for shape in TILE_SHAPES)
 
 
 @njit(inline="always")
@@ -276,27 +318,28 @@ def run_linear(row, thread, n_threads, tile_1, tile_2, tile_n):  # type: ignore[
     x, x_stride, w = copy_of(thread, arg(row, 1), arg(row, 11), n), arg(row, 2), arg(row, 3)
     out, out_stride, n_blocks = arg(row, 4), arg(row, 5), arg(row, 6)
     group_bytes, bias, residual = arg(row, 7), arg(row, 9), copy_of(thread, arg(row, 10), arg(row, 12), n)
-    first_group, end_group = 2 * _first_unit(row, thread, n_threads), 2 * _first_unit(row, thread + 1, n_threads)
+    first_unit, end_unit = _first_unit(row, thread, n_threads), _first_unit(row, thread + 1, n_threads)
     chunk = max(64, CHUNK_BYTES // x_stride // 8 * 8)
     for first in range(0, n, chunk):
         last = min(n, first + chunk)
-        for g in range(first_group, end_group):
-            wg, og = w + g * group_bytes, out + g * 64
-            bg = bias + g * 64 if bias != 0 else 0
-            rg = residual + g * 64 if residual != 0 else 0
-            t = first
+        whole = first + (last - first) // TILE_ROWS * TILE_ROWS
+        for unit in range(first_unit, end_unit):
+            for g in range(2 * unit, 2 * unit + 2):
+                bg = bias + g * 64 if bias != 0 else 0
+                for t in range(first, whole, TILE_ROWS):
+                    rt = residual + g * 64 + t * out_stride if residual != 0 else 0
+                    to = out + g * 64 + t * out_stride
+                    tile_n(w + g * group_bytes, x + t * x_stride, x_stride, n_blocks, to, out_stride, bg, rt)
+            wu, bu = w + 2 * unit * group_bytes, bias + unit * 128 if bias != 0 else 0
+            t = whole
             while t < last:
-                xt, ot = x + t * x_stride, og + t * out_stride
-                rt = rg + t * out_stride if rg != 0 else 0
-                left = last - t
-                if left >= TILE_ROWS:
-                    tile_n(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
-                    t += TILE_ROWS
-                elif left >= 2:
-                    tile_2(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                rt = residual + unit * 128 + t * out_stride if residual != 0 else 0
+                xt, to = x + t * x_stride, out + unit * 128 + t * out_stride
+                if t + 1 < last:
+                    tile_2(wu, xt, x_stride, n_blocks, to, out_stride, bu, rt)
                     t += 2
                 else:
-                    tile_1(wg, xt, x_stride, n_blocks, ot, out_stride, bg, rt)
+                    tile_1(wu, xt, x_stride, n_blocks, to, out_stride, bu, rt)
                     t += 1
 
 

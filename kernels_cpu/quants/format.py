@@ -8,7 +8,8 @@ all 16 rows in each 64-byte vector:
     byte 4·row + j of vector k  =  the code of column 4k + j of that row
 
 Codes of 4 bits share a vector: vector k holds columns 4k.. in the low and 16 + 4k.. in the high
-nibbles. Further bits lie in planes of their own. K-quants put a header in front of 8 sub-blocks.
+nibbles, or 8k.. and 8k + 4.. where each half of a sub-block has a scale. Further bits lie in planes
+of their own. K-quants put a header in front of 8 sub-blocks.
 
 An integer dot product needs unsigned codes: value = scale·(code - zero_point) + minimum.
 """
@@ -115,6 +116,14 @@ def emit_nibbles(b: Builder, addr: ir.Value, offset: int) -> Iterator[tuple[int,
         yield k + 4, emit_shift_mask(b, v, 4, 15)
 
 
+def emit_nibble_pairs(b: Builder, addr: ir.Value, offset: int) -> Iterator[tuple[int, ir.Value]]:
+    """As emit_nibbles of what pack_nibble_pairs packs, in ascending order: for types whose halves are scaled apart."""
+    for j in range(4):
+        v = emit_load(b, V_I8X64, addr, offset + 64 * j)
+        yield 2 * j, emit_shift_mask(b, v, 0, 15)
+        yield 2 * j + 1, emit_shift_mask(b, v, 4, 15)
+
+
 def emit_plane(b: Builder, plane: ir.Value, k: int, bits: int, to: int) -> ir.Value:
     """Bits k·bits.. of each byte of a plane, moved to bit `to`: the upper bits of code vector k."""
     return emit_shift_mask(b, plane, k * bits - to, ((1 << bits) - 1) << to)
@@ -145,6 +154,14 @@ def interleave(codes: Bytes) -> Bytes:
 def pack_nibbles(codes: Bytes) -> Bytes:
     """Codes below 16 of 32 columns, uint8 [g, 16, nb, 32] -> 4 nibble vectors, [g, nb, 256]."""
     v = interleave(codes[..., :16] | (codes[..., 16:] << np.uint8(4)))
+    return v.reshape(*v.shape[:2], 256)
+
+
+def pack_nibble_pairs(codes: Bytes) -> Bytes:
+    """As pack_nibbles, with columns 8j.. in the low and 8j + 4.. in the high nibbles of vector j."""
+    c = codes.reshape(*codes.shape[:3], 4, 2, 4)
+    low, high = (np.ascontiguousarray(c[..., i, :]).reshape(*codes.shape[:3], 16) for i in range(2))
+    v = interleave(low | (high << np.uint8(4)))
     return v.reshape(*v.shape[:2], 256)
 
 

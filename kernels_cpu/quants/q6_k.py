@@ -5,7 +5,7 @@ GGUF block   ql 128 bytes | qh 64 bytes | sc i8[16] | d f16. Of each 128 columns
              of qh[l] belong to column l + 32j
 packed       d f16 x 16 rows, then for each 32 columns
              sc i8 x 16 rows of both halves | 2 planes of upper bits: bits 2i of plane p for code vector 4p + i
-             | 4 nibble vectors
+             | 4 nibble vectors, in pairs
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kernels_cpu.quants.format import (
     Scales,
     emit_bytes,
     emit_halves,
-    emit_nibbles,
+    emit_nibble_pairs,
     emit_plane,
-    pack_nibbles,
+    pack_nibble_pairs,
     pack_plane,
     per_row,
 )
@@ -43,7 +43,7 @@ def unpack_codes(ql: Bytes, qh: Bytes) -> tuple[Bytes, Bytes]:
 def _pack(v: Bytes) -> Bytes:
     low, high = unpack_codes(v[..., :128], v[..., 128:192])
     sc = v[..., 192:208]
-    subs = ([*per_half(sc, j), pack_plane(high[..., j, :], 2), pack_nibbles(low[..., j, :])] for j in range(8))
+    subs = ([*per_half(sc, j), pack_plane(high[..., j, :], 2), pack_nibble_pairs(low[..., j, :])] for j in range(8))
     return pack_super_blocks([per_row(v[..., 208:])], subs)
 
 
@@ -64,7 +64,7 @@ def emit_scales(b: Builder, p: ir.Value, header: Header) -> Scales:
 
 def _codes(b: Builder, p: ir.Value) -> Iterator[tuple[int, ir.Value]]:
     planes = [emit_load(b, V_I8X64, p, 32), emit_load(b, V_I8X64, p, 96)]
-    for k, nibbles in emit_nibbles(b, p, 160):
+    for k, nibbles in emit_nibble_pairs(b, p, 160):
         yield k, b.or_(nibbles, emit_plane(b, planes[k // 4], k % 4, 2, 4))
 
 

@@ -29,8 +29,8 @@ for quant in QUANT_TYPES.values():
         fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [simd.I64] * 5), f"{fmt.name}_{bits}")
         b = ir.IRBuilder(fn.append_basic_block())
         emit = linear._emit_float_tile if isinstance(fmt, FloatFormat) else linear._emit_quant_tile
-        for k, acc in enumerate(emit(b, fmt, bits, linear.TILE_ROWS, list(fn.args[:4]))):
-            simd.emit_store(b, acc, fn.args[4], 64 * k)
+        for k, (acc,) in enumerate(emit(b, fmt, bits, linear.TILE_SHAPES[-1], linear._Operands(*fn.args[:4]))):
+            simd.emit_store(b, b.load(acc), fn.args[4], 64 * k)
         b.ret_void()
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
