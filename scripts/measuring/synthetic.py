@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, StepInputs, Value, Weight
 from kernels_cpu.quants.table import QuantType
+from kernels_cpu.twin import dequantise
 from localllm.engine.backend import BackendOptions
 from localllm.engine.tape_backend import TapeBackend
 
@@ -20,23 +21,29 @@ N_IDS = 32
 """Rows of the embeddings that the input comes from."""
 
 F32_TYPE = 0
-POOL_BLOCKS = 1 << 16
-LARGEST_WEIGHT = 10.0
+POOL_BLOCKS = 1 << 14
+SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-3, 10.0
 
 
 def random_weight(name: str, quant: QuantType, n_rows: int, n_cols: int, rng: np.random.Generator) -> Weight:
     """A matrix of random codes with scales as models have them: no NaN, nothing huge, no float too small."""
-    kind = gguf.GGMLQuantizationType(quant.format.type_id)
     if quant.takes_floats:
-        data = gguf.quants.quantize(rng.standard_normal((n_rows, n_cols), np.float32), kind)
-        return Weight(name, kind.value, n_rows, n_cols, np.ascontiguousarray(data).view(np.uint8).reshape(-1))
-    block_columns, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    pool = rng.integers(0, 256, (POOL_BLOCKS, block_bytes), np.uint8)
+        kind = gguf.GGMLQuantizationType(quant.format.type_id)
+        data = gguf.quants.quantize(rng.standard_normal((n_rows, n_cols), np.float32), kind).view(np.uint8)
+    else:
+        usable = _usable_blocks(quant, rng)
+        data = usable[rng.integers(0, len(usable), n_rows * n_cols // quant.format.block_columns)]
+    return Weight(name, quant.format.type_id, n_rows, n_cols, data.reshape(-1))
+
+
+def _usable_blocks(quant: QuantType, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """Of blocks of random bytes those with sensible scales, uint8 [n, block_bytes]."""
+    fmt = quant.format
+    pool = rng.integers(0, 256, (POOL_BLOCKS, fmt.block_bytes), np.uint8)
     with np.errstate(all="ignore"):  # most random scales are no sensible numbers
-        largest = np.abs(gguf.quants.dequantize(pool, kind)).max(axis=1)
-    usable = pool[(largest > 1e-3) & (largest < LARGEST_WEIGHT)]
-    chosen = usable[rng.integers(0, len(usable), n_rows * n_cols // block_columns)]
-    return Weight(name, kind.value, n_rows, n_cols, chosen.reshape(-1))
+        values = dequantise(Weight("pool", fmt.type_id, POOL_BLOCKS, fmt.block_columns, pool.reshape(-1)))
+        largest = np.abs(values).max(axis=1)
+    return pool[(largest > SMALLEST_WEIGHT) & (largest < LARGEST_WEIGHT)]
 
 
 def products(weight: Weight, copies: int, n_batch: int, n_threads: int, bits: int) -> TapeBackend:
