@@ -502,20 +502,20 @@ class TapeProgram:
         Raises: KernelError when something in the graph has no kernel.
         """
         lowering = Lowering(graph, weights, sizes, n_threads)
-        self._logits = lowering.run()
+        logits = lowering.run()
+        n_floats = len(logits.array) // logits.stride * (logits.stride // 4)
+        self._logits = logits.array.view(np.float32)[:n_floats].reshape(-1, logits.stride // 4)[:, : graph.n_vocab]
         self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
         compile_all([k for row in lowering.writer.rows for k in (row.kernel, *row.calls)], progress)
         self.tape = lowering.writer.tape()
         self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
-        self._n_vocab = graph.n_vocab
         self._team = Team(n_threads)
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Logits float32 [n_out, n_vocab], valid until the next call."""
         n, n_out = self._step.set(step)
         self._team.run(self.tape, n)
-        logits = self._logits.array[: n_out * self._logits.stride].view(np.float32)
-        return logits.reshape(n_out, self._logits.stride // 4)[:, : self._n_vocab]
+        return self._logits[:n_out]
 
     def close(self) -> None:
         """End the threads."""

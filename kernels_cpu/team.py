@@ -26,6 +26,7 @@ KERNEL, BARRIER_FROM, FIRST_ARGUMENT = 0, 1, 2
 
 @njit(inline="always")
 def _run_rows(state: int, thread: int, n_threads: int) -> None:
+    """A thread's share of the job, and the meeting with the others at its end."""
     row, n_rows = ld_i64(state + 8 * TAPE), ld_i64(state + 8 * N_ROWS)
     line_bytes = ld_i64(state + 8 * LINE_BYTES)
     for _ in range(ld_i64(state + 8 * N_LINES)):
@@ -34,9 +35,10 @@ def _run_rows(state: int, thread: int, n_threads: int) -> None:
         if barrier_from != 0 and n_rows >= barrier_from:
             barrier(state + 8 * BARRIER, n_threads)
         row += line_bytes
+    barrier(state + 8 * BARRIER, n_threads)
 
 
-@njit("int64(int64, int64)", nogil=True, cache=True)
+@njit(inline="always")
 def _publish(state: int, n_threads: int) -> int:
     """Announce the job; gives how many threads were parked, each marked in the word beside its flag."""
     atomic_add(state + 8 * JOB, 1)
@@ -51,9 +53,28 @@ def _publish(state: int, n_threads: int) -> int:
 
 @njit("void(int64, int64)", nogil=True, cache=True)
 def _lead(state: int, n_threads: int) -> None:
-    """The caller's share of a job, and the meeting with the others at its end."""
+    """The caller's share of a job that is announced."""
     _run_rows(state, 0, n_threads)
-    barrier(state + 8 * BARRIER, n_threads)
+
+
+@njit("int64(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def _run(state: int, n_threads: int, tape: int, n_lines: int, line_bytes: int, n_rows: int) -> int:
+    """Announce a job and, unless threads must be woken for it first, run it; gives how many must."""
+    st_i64(state + 8 * TAPE, tape)
+    st_i64(state + 8 * N_LINES, n_lines)
+    st_i64(state + 8 * LINE_BYTES, line_bytes)
+    st_i64(state + 8 * N_ROWS, n_rows)
+    n_parked = _publish(state, n_threads)
+    if n_parked == 0:
+        _run_rows(state, 0, n_threads)
+    return n_parked
+
+
+@njit("int64(int64, int64)", nogil=True, cache=True)
+def _stop(state: int, n_threads: int) -> int:
+    """Announce the end; gives how many threads must be woken for it."""
+    st_i64(state + 8 * STOP, 1)
+    return _publish(state, n_threads)
 
 
 @njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
@@ -66,7 +87,6 @@ def _follow(state: int, thread: int, n_threads: int, seen: int) -> int:
             if ld_i64(state + 8 * STOP) != 0:
                 return -1
             _run_rows(state, thread, n_threads)
-            barrier(state + 8 * BARRIER, n_threads)
             looks = 0
         elif looks > LOOKS_BEFORE_PARKING:
             parked = state + 8 * (PARKED + 8 * thread)
@@ -87,6 +107,8 @@ class Team:
     def __init__(self, n_threads: int) -> None:
         self.n_threads = n_threads
         self._state = np.zeros(PARKED + 8 * (n_threads + 1), np.int64)
+        self._address = int(self._state.ctypes.data)
+        self._tape, self._lines = np.zeros((0, 0), np.int64), (0, 0, 0)
         self._wake = [threading.Semaphore(0) for _ in range(n_threads)]
         self._threads = [
             threading.Thread(target=self._work, args=(i,), name=f"kernels-{i}", daemon=True)
@@ -98,29 +120,30 @@ class Team:
     def _work(self, thread: int) -> None:
         seen = 0
         while seen >= 0:
-            seen = _follow(self._state.ctypes.data, thread, self.n_threads, seen)
+            seen = _follow(self._address, thread, self.n_threads, seen)
             if seen >= 0:
                 self._wake[thread].acquire()
 
-    def _announce(self) -> None:
-        if _publish(self._state.ctypes.data, self.n_threads):
-            for thread in range(1, self.n_threads):
-                if self._state[PARKED + 8 * thread + 1]:
-                    self._wake[thread].release()
+    def _wake_parked(self) -> None:
+        for thread in range(1, self.n_threads):
+            if self._state[PARKED + 8 * thread + 1]:
+                self._wake[thread].release()
 
     def run(self, tape: np.ndarray, n_rows: int = 1) -> None:
         """Run every row of `tape` (int64 [n_lines, words], C order) on all threads, without the GIL.
 
         `n_rows` is the number of rows of the step, which decides where threads must wait for each other.
         """
-        self._state[TAPE : N_ROWS + 1] = tape.ctypes.data, len(tape), tape.strides[0], n_rows
-        self._announce()
-        _lead(self._state.ctypes.data, self.n_threads)
+        if tape is not self._tape:
+            self._tape, self._lines = tape, (int(tape.ctypes.data), len(tape), int(tape.strides[0]))
+        if _run(self._address, self.n_threads, *self._lines, n_rows):
+            self._wake_parked()
+            _lead(self._address, self.n_threads)
 
     def close(self) -> None:
         """End the worker threads and wait for them."""
-        self._state[STOP] = 1
-        self._announce()
+        if _stop(self._address, self.n_threads):
+            self._wake_parked()
         for thread in self._threads:
             thread.join()
         self._threads = []
