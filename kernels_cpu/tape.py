@@ -8,6 +8,7 @@ made by rows are kept by every thread for itself when a step has few rows.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -486,6 +487,17 @@ def _shares(steps: list[Step], readers: dict[Value, list[Node]]) -> dict[Node, t
     return shares
 
 
+def kernels_of(graph: Graph, sizes: TapeSizes, n_threads: int) -> list[Kernel]:
+    """The kernels that a graph's program calls; its weights are not looked at.
+
+    Raises: KernelError when something in the graph has no kernel.
+    """
+    nowhere = PackedWeights(np.zeros(1, np.uint8), defaultdict(int))
+    lowering = Lowering(graph, nowhere, sizes, n_threads)
+    lowering.run()
+    return lowering.writer.kernels()
+
+
 class TapeProgram:
     """A graph as compiled kernels with memory of their own: workspace and KV cache."""
 
@@ -506,7 +518,7 @@ class TapeProgram:
         n_floats = len(logits.array) // logits.stride * (logits.stride // 4)
         self._logits = logits.array.view(np.float32)[:n_floats].reshape(-1, logits.stride // 4)[:, : graph.n_vocab]
         self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
-        compile_all([k for row in lowering.writer.rows for k in (row.kernel, *row.calls)], progress)
+        compile_all(lowering.writer.kernels(), progress)
         self.tape = lowering.writer.tape()
         self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
         self._team = Team(n_threads)

@@ -136,6 +136,10 @@ class TapeWriter:
         """How often the threads wait for each other within a step of n_rows rows."""
         return sum(0 < row.barrier_from <= n_rows for row in self.rows)
 
+    def kernels(self) -> list[Kernel]:
+        """All that the rows call, as often as they do."""
+        return [k for row in self.rows for k in (row.kernel, *row.calls)]
+
     def tape(self) -> npt.NDArray[np.int64]:
         """The rows as int64 [n_rows, words]. Compiles what is not compiled yet."""
         words = FIRST_ARGUMENT + max(len(row.args) + len(row.calls) for row in self.rows)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,3 +133,28 @@ def test_every_function_has_a_row() -> None:
     functions = {"keep_alive": "keep_alive_ns", "load_timeout": "load_timeout_s", "models": "models_dir"}
     for name in names - {"cpu"}:
         assert callable(getattr(env, functions.get(name, name)))
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [("0", 0), ("123", 123), ("20GB", 20 * 10**9), ("1.5 tb", 15 * 10**11), ("7k", 7000), ("500 MB", 5 * 10**8)],
+)
+def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, n_bytes: int) -> None:
+    monkeypatch.setenv("LOCALLLM_WEIGHT_CACHE_MAX", text)
+    assert env.weight_cache_max() == n_bytes
+
+
+def test_shares_of_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=1000))
+    monkeypatch.delenv("LOCALLLM_WEIGHT_CACHE_MAX", raising=False)
+    assert env.weight_cache_max() == 200
+    monkeypatch.setenv("LOCALLLM_WEIGHT_CACHE_MAX", "7.5 %")
+    assert env.weight_cache_max() == 75
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "GB", "nan", "inf", "5%%", "-3%"])
+def test_sizes_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("LOCALLLM_WEIGHT_CACHE_MAX", text)
+    with pytest.raises(SettingError, match="share of the disk"):
+        env.weight_cache_max()

@@ -25,6 +25,8 @@ COMMANDS = {
     "stop": ("localllm.cli.stop", "Drop a model from memory"),
     "cp": ("localllm.cli.cp", "Give a model a second name"),
     "rm": ("localllm.cli.rm", "Remove models"),
+    "warmup": ("localllm.cli.warmup", "Compile what models need before they are first run"),
+    "cache": ("localllm.cli.cache", "Show, clear or prune what is kept so that models start at once"),
     "help": ("localllm.cli.help", "Help about a command"),
 }
 ALIASES = {"ls": "list", "start": "serve"}

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from kernels_cpu.compile import default_cache_dir
+from kernels_cpu.compile import Kernel, default_cache_dir
 from kernels_cpu.graph import StepInputs
-from kernels_cpu.tape import TapeProgram, TapeSizes
-from kernels_cpu.weights import WeightCache, pack_weights
+from kernels_cpu.tape import TapeProgram, TapeSizes, kernels_of
+from kernels_cpu.weights import PackedWeights, WeightCache, pack_weights
 from localllm import env
 from localllm.engine.backend import BackendOptions
 from localllm.errors import OptionError
@@ -23,8 +23,29 @@ def default_threads() -> int:
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
 
 
+def packed_weights(options: BackendOptions) -> PackedWeights:
+    """The weights of a model interleaved, in a cache file where that can be. Raises: KernelError."""
+    report = options.on_progress or (lambda status, done, total: None)
+    cache = None
+    if options.model_digest:
+        folder = options.cache_dir or default_cache_dir()
+        cache = WeightCache(folder, options.model_digest, env.weight_cache_max())
+    return pack_weights(options.graph.weights(), cache, lambda done, total: report("repacking weights", done, total))
+
+
+def needed_kernels(options: BackendOptions) -> list[Kernel]:
+    """The kernels that a backend would compile. Raises: as TapeBackend."""
+    return kernels_of(options.graph, _sizes(options), options.n_threads or default_threads())
+
+
+def _sizes(options: BackendOptions) -> TapeSizes:
+    if options.kv_cache_type != "f16":
+        raise OptionError(f"KV cache type: expected f16, got {options.kv_cache_type!r}")
+    return TapeSizes(options.n_ctx, options.n_batch, options.n_slots, options.n_pages)
+
+
 class TapeBackend:
-    """Compiles what the graph needs and keeps its weights interleaved, in a cache file where that can be.
+    """Compiles what the graph needs and keeps its weights interleaved.
 
     Raises:
         OptionError: a KV cache type other than f16.
@@ -32,20 +53,11 @@ class TapeBackend:
     """
 
     def __init__(self, options: BackendOptions) -> None:
-        if options.kv_cache_type != "f16":
-            raise OptionError(f"KV cache type: expected f16, got {options.kv_cache_type!r}")
+        sizes = _sizes(options)
         report = options.on_progress or (lambda status, done, total: None)
-        cache = None
-        if options.model_digest:
-            folder = options.cache_dir or default_cache_dir()
-            cache = WeightCache(folder, options.model_digest, env.weight_cache_max())
-        weights = pack_weights(
-            options.graph.weights(), cache, lambda done, total: report("repacking weights", done, total)
-        )
-        sizes = TapeSizes(options.n_ctx, options.n_batch, options.n_slots, options.n_pages)
         self._program = TapeProgram(
             options.graph,
-            weights,
+            packed_weights(options),
             sizes,
             options.n_threads or default_threads(),
             lambda done, total: report("compiling kernels", done, total),

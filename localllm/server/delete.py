@@ -1,4 +1,7 @@
-"""DELETE /api/delete: removes a name from the store, and the model from memory once its requests have ended."""
+"""DELETE /api/delete: removes a name from the store, and the model from memory once its requests have ended.
+
+Repacked weights go with the last name of their file.
+"""
 
 import asyncio
 import contextlib
@@ -6,11 +9,14 @@ import contextlib
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kernels_cpu import cache_files
+from localllm import env
 from localllm.server.binding import String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.errors import APIError
 from localllm.server.lookup import model_name
 from registry.errors import InvalidNameError, ModelNotFoundError, RegistryError
+from registry.manifest import Manifest
 from registry.names import Name
 
 DELETE_REQUEST = Struct("api.DeleteRequest", {"model": String(), "name": String()})
@@ -27,17 +33,26 @@ async def delete(request: Request) -> Response:
         name = model_name(shown)
     except InvalidNameError as error:
         raise APIError(400, f'name "{shown}" is invalid', hint=error.hint) from error
-    digest = await _digest(daemon, name)
+    manifest = await _manifest(daemon, name)
     try:
         await asyncio.to_thread(daemon.store.delete, name)
     except ModelNotFoundError:
         raise APIError(404, f"model '{shown}' not found") from None
-    await daemon.scheduler.expire(digest)
+    await daemon.scheduler.expire(manifest.digest if manifest else "")
+    if manifest:
+        await asyncio.to_thread(_forget_weights, daemon, manifest)
     return Response()
 
 
-async def _digest(daemon: Daemon, name: Name) -> str:
-    """The digest of the manifest; a model too broken to have one can be deleted all the same."""
+async def _manifest(daemon: Daemon, name: Name) -> Manifest | None:
+    """The manifest of a model; one too broken to have it can be deleted all the same."""
     with contextlib.suppress(RegistryError):
-        return (await asyncio.to_thread(daemon.store.manifest, name)).digest
-    return ""
+        return await asyncio.to_thread(daemon.store.manifest, name)
+    return None
+
+
+def _forget_weights(daemon: Daemon, manifest: Manifest) -> None:
+    """Remove the repacked weights of files that left the store: other names may need the others."""
+    for layer in manifest.of_kind("model"):
+        if not daemon.store.blobs.has(layer.digest, layer.size):
+            cache_files.remove_weights(daemon.settings.cache_dir or env.cache_dir(), layer.digest)

@@ -5,12 +5,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from kernels_cpu.cache_files import packed_path
 from localllm.server.app import create_app
+from registry import Store, parse_name
 from registry.errors import NotInSourceError
 from registry.progress import PULLING_MANIFEST, SUCCESS, Progress, pulling
 
@@ -93,6 +96,22 @@ async def test_copy_and_delete(running: Running, add_model: Add) -> None:
         assert (await r.post("/api/delete", {"model": "A:latest"}, "DELETE")).status_code == 200
         assert [tag["name"] for tag in (await r.http.get("/api/tags")).json()["models"]] == ["B:x"]
         assert (await r.post("/api/generate", {"model": "b:X", "prompt": "hi", "stream": False})).status_code == 200
+
+
+async def test_repacked_weights_go_with_the_last_name_of_their_file(
+    running: Running, add_model: Add, store: Store, tmp_path: Path
+) -> None:
+    add_model("a")
+    digest = store.resolve(parse_name("a")).model_digest
+    packed = packed_path(tmp_path / "cache", digest)
+    packed.parent.mkdir(parents=True)
+    packed.touch()
+    async with running(cache_dir=tmp_path / "cache") as r:
+        await r.post("/api/copy", {"source": "a", "destination": "b"})
+        assert (await r.post("/api/delete", {"model": "a"}, "DELETE")).status_code == 200
+        assert packed.exists()
+        assert (await r.post("/api/delete", {"model": "b"}, "DELETE")).status_code == 200
+        assert not packed.exists()
 
 
 async def test_deleting_a_loaded_model_unloads_it_when_idle(running: Running, add_model: Add, until: Any) -> None:
