@@ -27,7 +27,8 @@ def model(tmp_path: Path, tiny_models: ModuleType) -> dict[str, Any]:
 
 @pytest.fixture
 def other(tmp_path: Path, tiny_models: ModuleType) -> dict[str, Any]:
-    tiny_models.random_model(tmp_path / "other.gguf", **{"general.architecture": "other"})
+    """One of an architecture that is not supported."""
+    tiny_models.bert_model(tmp_path / "other.gguf")
     return {"name": "other", "paths": [str(tmp_path / "other.gguf")], "digest": "ffff"}
 
 
