@@ -2,7 +2,7 @@
 
     GGUF block   s u8 of each sub-block | 32 bytes: 8 for each sub-block, column j in the low, j + 8 in the high nibble
                  of byte j
-    packed       for each 32 columns  s u8 x 16 rows of both halves | 4 nibble vectors
+    packed       for each 32 columns  s u8 x 16 rows of both halves | 4 nibble vectors, in pairs
 
 UE4M3 has 4 bits of exponent, biased by 7, and 3 of mantissa. Moved up by 7 bits they are the halves 2^-8·s, denormals
 included. The top bit does not count; 127 means 0 and is packed as 0.
@@ -13,19 +13,27 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import GROUP_ROWS, Bytes, Format, Header, Scales, no_header, pack_nibbles
-from kernels_cpu.quants.iq4_nl import emit_nibbles_of_table
+from kernels_cpu.quants.format import (
+    GROUP_ROWS,
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_nibble_pairs,
+    no_header,
+    pack_nibble_pairs,
+)
 from kernels_cpu.quants.mxfp4 import BIAS, TABLE
 from kernels_cpu.quants.q4_k import pack_super_blocks
 from kernels_cpu.quants.q6_k import per_half
-from kernels_cpu.simd import I8, I16, V_F32X16, Builder, const, emit_half_to_float, emit_load, ir
+from kernels_cpu.simd import I8, I16, V_F32X16, Builder, const, emit_half_to_float, emit_load, emit_lookup, ir
 
 
 def _pack(v: Bytes) -> Bytes:
     scales = np.where(v[..., :4] == 127, np.uint8(0), v[..., :4] & np.uint8(127))
     qs = v[..., 4:].reshape(*v.shape[:3], 4, 8)
     codes = np.concatenate([qs & 15, qs >> 4], axis=-1).reshape(*v.shape[:3], 2, 32)
-    return pack_super_blocks([], ([*per_half(scales, j), pack_nibbles(codes[..., j, :])] for j in range(2)))
+    return pack_super_blocks([], ([*per_half(scales, j), pack_nibble_pairs(codes[..., j, :])] for j in range(2)))
 
 
 def _scale(b: Builder, p: ir.Value, offset: int) -> ir.Value:
@@ -50,7 +58,7 @@ FORMAT = Format(
     pack=_pack,
     emit_header=no_header,
     emit_scales=_scales,
-    emit_codes=lambda b, p: emit_nibbles_of_table(b, p, 32, TABLE),
+    emit_codes=lambda b, p: ((k, emit_lookup(b, nibbles, TABLE)) for k, nibbles in emit_nibble_pairs(b, p, 32)),
     n_scales=2,
 )
 

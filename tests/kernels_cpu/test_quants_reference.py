@@ -1,6 +1,9 @@
-"""Our dequantisers of newer types: blocks worked out by hand, and the `gguf` package where it reads the type."""
+"""Our dequantisers of newer types: blocks worked out by hand, what llama.cpp makes of some that it quantised itself
+(recorded in fixtures/quant_blocks.npz), and the `gguf` package where it reads the type."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -9,7 +12,10 @@ import pytest
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Weight
 from kernels_cpu.quants.reference import DEQUANTISERS, dequantise_rows
+from kernels_cpu.quants.table import QUANT_TYPES
 from kernels_cpu.twin import dequantise
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "quant_blocks.npz"
 
 ONE = bytes([0x00, 0x3C])  # 1.0 in f16
 TWO = bytes([0x00, 0x40])
@@ -64,6 +70,14 @@ def test_q1_0_by_hand() -> None:
 def test_q2_0_by_hand() -> None:
     got = values(42, ONE + bytes([0b11_10_01_00, 0b00_01_10_11] + [0] * 14))
     assert got[:9] == [-1, 0, 1, 2, 2, 1, 0, -1, -1]
+
+
+@pytest.mark.parametrize("type_id", DEQUANTISERS)
+def test_llama_cpp_says_the_same(type_id: int) -> None:
+    name = QUANT_TYPES[type_id].format.name
+    with np.load(RECORDED) as recorded:
+        got = dequantise_rows(recorded[f"{name}.blocks"], type_id)
+        np.testing.assert_array_equal(got, recorded[f"{name}.values"])
 
 
 @pytest.mark.parametrize("type_id", DEQUANTISERS)

@@ -48,12 +48,14 @@ TYPES = {q.format.name: type_id for type_id, q in QUANT_TYPES.items() if q.forma
 SCALES = [0.0, -0.0, 6e-8, -3e-6, 5.9e-5, -6.2e-5, 0.013, -0.37, 1.0, -2.5, 90.0]
 
 every_type = pytest.mark.parametrize("name", TYPES)
-# Each type's product with 16 bits is one more kernel to compile: by default one of every kind.
-WIDE_BY_DEFAULT = ("Q2_K", "Q3_K", "IQ4_NL", "IQ1_S")
 slow = pytest.mark.slow
+# A product is a kernel that takes seconds to compile. By default those are left out that read codes as another type
+# does: IQ2_S as IQ2_XS, TQ1_0 and Q2_0 as TQ2_0; and with 16 bits there is one type with minimums and one with a table.
+ALIKE = ("IQ2_S", "TQ1_0", "Q2_0")
+BY_DEFAULT = {(n, 8) for n in TYPES if n not in ALIKE} | {("Q2_K", 16), ("IQ4_NL", 16)}
+PRODUCTS = {(n, bits): () if (n, bits) in BY_DEFAULT else slow for bits in (8, 16) for n in TYPES}
 every_product = pytest.mark.parametrize(
-    ("name", "bits"),
-    [(n, 8) for n in TYPES] + [pytest.param(n, 16, marks=() if n in WIDE_BY_DEFAULT else slow) for n in TYPES],
+    ("name", "bits"), [pytest.param(*product, marks=marks) for product, marks in PRODUCTS.items()]
 )
 
 
@@ -120,7 +122,7 @@ def test_rows_are_the_reference_bit_for_bit(name: str, n_blocks: int) -> None:
     np.testing.assert_array_equal(rows_of(weight), dequantise(weight))
 
 
-@every_type
+@pytest.mark.parametrize("name", [pytest.param(n, marks=PRODUCTS[n, 8]) for n in TYPES])
 @pytest.mark.parametrize("n", [1, 7])
 def test_products_of_whole_numbers_are_exact(name: str, n: int) -> None:
     cols = max(256, QUANT_TYPES[TYPES[name]].format.block_columns)
