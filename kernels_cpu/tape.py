@@ -22,7 +22,6 @@ from kernels_cpu.fusion import Step, readers_of, steps_of
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, Node, RopeSpec, StepInputs, Value, Vector
 from kernels_cpu.linear import act_row_bytes
 from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, gate, kv, rope, rows
-from kernels_cpu.ops.kv import kv_page_bytes
 from kernels_cpu.packing import packed_shape
 from kernels_cpu.team import Team
 from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter
@@ -49,12 +48,16 @@ def float_bits(x: float) -> int:
 
 @dataclass(frozen=True)
 class TapeSizes:
-    """Limits of a program: positions of a sequence, rows of a step, sequence slots, pages of the KV cache."""
+    """Limits of a program: positions of a sequence, rows of a step, sequence slots, pages of the KV cache.
+
+    `kv_type` is the type of the cache, a key of KV_ROUNDINGS.
+    """
 
     n_ctx: int
     n_batch: int
     n_slots: int
     n_pages: int
+    kv_type: str = "f16"
 
     @property
     def max_pages(self) -> int:
@@ -331,35 +334,39 @@ class Lowering:
         return self._rope_tables[key]
 
     def _attention(self, node: Node) -> None:
-        """Write keys and values into the cache, attend in parts, and merge the parts."""
+        """Write keys and values into the cache, and attend."""
         q, k, v = (self._values[x] for x in node.inputs)
         n_head, n_head_kv, head_dim = (node.attrs[key] for key in ("n_head", "n_head_kv", "head_dim"))
         out = self._output(node)
-        page_bytes = kv_page_bytes(n_head_kv, head_dim)
-        cache = self._cache(page_bytes)
+        layout = kv.KVLayout(self.sizes.kv_type, n_head_kv, head_dim)
+        cache = self._cache(layout.page_bytes)
         places = (self._at(self.step.positions), self._at(self.step.slots), self._at(self.step.page_tables))
         where = (*places, self.sizes.max_pages)
-        shape = (cache.address, page_bytes)
-        heads_kv = f"kv{n_head_kv}"
+        shape = (cache.address, layout.page_bytes)
+        parts = (layout.key_bytes, layout.value_bytes, layout.key_rotation, layout.value_rotation)
+        scratch, words = self._attention_scratch(n_head, n_head_kv, head_dim)
+        _, threads, thread_bytes, *_ = words
+        operands = (self._count(node), k.address, k.stride, v.address, v.stride, *shape, n_head_kv, head_dim)
+        # The keys' division is that of the rotary embedding before, which needs no waiting then.
+        heads_kv = f"heads{n_head_kv}"
         self.writer.add(
-            kv.kv_write,
-            (self._count(node), k.address, k.stride, v.address, v.stride, *shape, n_head_kv, head_dim, *where),
-            [Access(k, heads_kv), Access(v, heads_kv), Access(cache, heads_kv, True)],
+            kv.KV_WRITE[self.sizes.kv_type],
+            (*operands, *where, *parts, threads + attention.JOB_BYTES, thread_bytes),
+            [
+                *(Access(x, heads_kv) for x in (k, v)),
+                Access(cache, heads_kv, True),
+                Access(scratch, "threads", True),
+            ],
         )
         numbers = (float_bits(node.attrs["scale"]), node.attrs["window"], float_bits(node.attrs["softcap"]))
-        heads = (n_head, n_head_kv, head_dim)
-        operands = (self._count(node), q.address, q.stride, out.address, out.stride, *shape, *heads)
-        scratch, words = self._attention_scratch(n_head, n_head_kv, head_dim)
-        args = (*operands, *where, *numbers, *words)
-        partial = [
-            Access(q, "all"),
-            Access(cache, "all"),
+        operands = (self._count(node), q.address, q.stride, out.address, out.stride, *shape, n_head, n_head_kv)
+        accesses = [
+            *(Access(x, "all") for x in (q, cache)),
             Access(out, "attention", True),
-            Access(scratch, "parts", True),
+            Access(scratch, "threads", True),
         ]
-        self.writer.add(attention.attention_partial, args, partial, (attention.attention_tile,))
-        merge = [Access(scratch, "all", True), Access(out, f"heads{n_head}", True)]
-        self.writer.add(attention.attention_merge, args, merge)
+        args = (*operands, head_dim, *where, *numbers, *words, *parts)
+        self.writer.add(attention.attention, args, accesses, (attention.ATTENTION_TILE[self.sizes.kv_type],))
 
     def _cache(self, page_bytes: int) -> Buffer:
         """The pages of one layer."""
@@ -377,7 +384,8 @@ class Lowering:
             self.workspace_bytes += array.nbytes
             self.keep.append(array)
             buffer = Buffer(array[-array.ctypes.data % 64 :], 0)
-            words = (buffer.address, layout.thread_bytes, buffer.address + layout.partials_offset, layout.n_segments)
+            threads, partials = (buffer.address + n for n in (layout.threads_offset, layout.partials_offset))
+            words = (buffer.address, threads, layout.thread_bytes, partials, layout.n_segments)
             self._scratches[key] = buffer, words
         return self._scratches[key]
 

@@ -20,9 +20,13 @@ is the distance between the threads' copies of a value, 0 for one that all threa
 
 from __future__ import annotations
 
+from types import FunctionType
+from typing import Any
+
 from numba import njit, types
 from numba.extending import intrinsic
 
+from kernels_cpu.compile import Kernel
 from kernels_cpu.simd import I64, const, emit_load
 
 FIRST_ARGUMENT = 2
@@ -77,3 +81,13 @@ def run_of_rows(thread: int, n_threads: int, n: int, own: int) -> tuple[int, int
     if own != 0 and n <= OWN_ROWS:
         return 0, n
     return share(n, thread, n_threads), share(n, thread + 1, n_threads)
+
+
+def specialised(template: Any, module: str, name: str, cost: int = 1, **used: Any) -> Kernel:
+    """A kernel called `name` in `module`: a copy of the function `template` with the globals `used` of its own.
+
+    Numba reads globals as constants, and its disk cache wants functions of a module and not closures.
+    """
+    copy = FunctionType(template.__code__, template.__globals__ | used, name)
+    copy.__module__, copy.__qualname__, copy.__doc__ = module, name, template.__doc__
+    return Kernel(copy, cost)

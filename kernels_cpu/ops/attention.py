@@ -1,17 +1,23 @@
 """Causal attention over the paged KV cache: one arithmetic for a prompt's rows and for a single token.
 
-The positions of a sequence are cut into segments of 256. Within a segment, for a query q (a row and a head):
+The positions of a sequence are cut into segments of 256. Within a segment, for a query q (a row and a head), with
+s = scale * log2(e), or scale where scores are soft-capped:
 
-    s[p] = sum over d ascending of (q[d] scale) k[p][d]; soft-capped; -inf where the row may not look
-    m = max s;  w[p] = exp(s[p] - m);  l = sum w, in 16 lanes;  o[c] = sum over p ascending of w[p] v[p][c]
+    f32, f16     s[p] = sum over d ascending of (q[d] s) k[p][d]
+    q8_0, q4_0   s[p] = (sum over blocks of 32 columns ascending of float(i[p]) d[p]) * (s dq), i[p] the exact product
+                 of the key's integers with those of q, which has 16 bits and one scale dq
+    soft-capped: s[p] = cap log2(e) tanh(s[p] / cap); then -inf where the row may not look
+    m = max s;  w[p] = 2^(s[p] - m);  l = sum w, in 16 lanes;  o[c] = sum over p ascending of w[p] v[p][c]
+    (q8_0, q4_0: (w[p] d[p]) times the value's integer)
 
-and segments are combined in ascending order, (M, L, O) beginning at (-1e30, 0, 0):
+and segments are combined in ascending order, (M, L, O) beginning with the first:
 
-    M' = max(M, m);  L = L exp(M - M') + l exp(m - M');  O = O exp(M - M') + o exp(m - M');  finally out = O / L
+    M' = max(M, m);  L = L 2^(M - M') + l 2^(m - M');  O = O 2^(M - M') + o 2^(m - M');  finally out = O / L
 
-All in float32, K and V in f16. A position that is hidden from a row adds exact zeros. So it does not matter for a
-row's result which other rows share its tile, in how many steps the sequence came, or whether its segments are computed
-by one thread (many rows: a prompt) or by several (few rows: decoding, where a long context must keep all threads busy).
+All in float32 but for the integers. A position that is hidden from a row adds an exact zero to l and nothing to o. So
+it does not matter for a row's result which other rows share its tile, in how many steps the sequence came, or whether
+its segments are computed by one thread (many rows: a prompt) or by several (few rows: decoding, where a long context
+must keep all threads busy). Where a type rotates heads, q is turned before and out afterwards: see kv_rounding.
 
 A tile is a run of rows of one sequence at consecutive positions. Its queries are its rows times the heads that share a
 kv head; they are worked through in batches that fit the registers, so that K and V are read and widened once for a
@@ -21,14 +27,27 @@ batch, and from the cache for all batches but the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from numba import int64, njit
+from numba import float32, int64, njit
 
-from kernels_cpu.compile import kernel
+from kernels_cpu.compile import Kernel, kernel
 from kernels_cpu.graph import PAGE_POSITIONS
-from kernels_cpu.ops import arg, round_up, share
-from kernels_cpu.ops.attention_parts import BATCH, HEADER, SEGMENT, clear, combine, finish, pack, score, soften, weigh
+from kernels_cpu.ops import arg, round_up, share, specialised
+from kernels_cpu.ops.attention_codes import pack_q4_0, pack_q8_0, score_q4_0, score_q8_0, weigh_q4_0, weigh_q8_0
+from kernels_cpu.ops.attention_floats import pack, score_f16, score_f32, weigh_f16, weigh_f32
+from kernels_cpu.ops.attention_parts import (
+    BATCH,
+    HEADER,
+    LOG2_E,
+    SCORE_STRIDE,
+    SEGMENT,
+    combine,
+    copy_state,
+    empty,
+    finish,
+    soften,
+)
+from kernels_cpu.ops.rotation import rotate
 from kernels_cpu.simd import f32_bits, larger, ld_i32, ld_i64, smaller, st_i64
 from kernels_cpu.sync import atomic_add, call_kernel
 
@@ -41,7 +60,18 @@ TILE_QUERIES = 24
 ITEM_QUERIES = 48
 """An item of one segment has as many kv heads as make at most this many queries: longer runs of memory to read."""
 
-COUNTER_BYTES, JOB_BYTES, UNIT_BYTES = 128, 128, 32
+DONE, COUNTER_BYTES = 128, 128
+"""The counters: the next item at 0, threads that found none at 64, and from DONE on, segments done, 8 bytes a unit."""
+
+JOB_BYTES, UNIT_BYTES = 128, 48
+
+# Words of a job, in bytes; the first six say what to do, the others where the thread keeps what it needs for that.
+KV_HEAD, N_HEADS, FIRST_ROW, N_ROWS, FIRST_SEGMENT, END_SEGMENT = 0, 8, 16, 24, 32, 40
+N_QUERIES, UNITS, END_UNIT, PACKED, SCORES, STATES, PARTIAL, WORK = 48, 56, 64, 72, 80, 88, 96, 104
+
+# Words of a unit, a batch of queries of one kv head: number of queries, first query, offset of their keys and values in
+# a page, first and last row, counted in the tile.
+SIZE, QUERY, KEYS, VALUES, LOW_ROW, HIGH_ROW = 0, 8, 16, 24, 32, 40
 
 
 def _rounded(n: int, unit: int) -> int:
@@ -52,10 +82,10 @@ def _rounded(n: int, unit: int) -> int:
 class AttentionScratch:
     """Sizes of the memory in which attention keeps what is not finished: zeros at the start, 64-byte aligned.
 
-    It is laid out as: a counter of items (COUNTER_BYTES), `thread_bytes` for each thread, then at `partials_offset` the
+    It is laid out as: counters, then at `threads_offset` `thread_bytes` for each thread, then at `partials_offset` the
     states of FEW_ROWS rows, `n_segments` segments and n_head heads. Layers may share it, even of different shapes.
-    A thread's part is laid out as: the job, its units (UNIT_BYTES a query), packed queries, scores, states of one
-    segment, states of all.
+    A thread's part is laid out as: the job; work memory (`work_bytes`, from JOB_BYTES on); units; packed queries;
+    scores; states of one segment; states of all.
     """
 
     n_threads: int
@@ -70,17 +100,26 @@ class AttentionScratch:
 
     @property
     def state_bytes(self) -> int:
-        return 4 * (HEADER + _rounded(self.head_dim, 16))
+        return 4 * (HEADER + _rounded(self.head_dim, 32))
+
+    @property
+    def work_bytes(self) -> int:
+        """Room for a key and a value of one head, and for 32 weights of each query of a batch."""
+        return max(8 * _rounded(self.head_dim, 32), 128 * BATCH)
 
     @property
     def thread_bytes(self) -> int:
         n_queries = max(ITEM_QUERIES, _rounded(TILE_QUERIES, self.n_head // self.n_head_kv))
-        packed = _rounded(4 * n_queries * self.head_dim, 128)
-        return JOB_BYTES + packed + n_queries * (UNIT_BYTES + 4 * SEGMENT + 2 * self.state_bytes)
+        each = 4 * _rounded(self.head_dim, 32) + UNIT_BYTES + 4 * SCORE_STRIDE + 2 * self.state_bytes
+        return _rounded(JOB_BYTES + self.work_bytes + n_queries * each, 128)
+
+    @property
+    def threads_offset(self) -> int:
+        return COUNTER_BYTES + _rounded(8 * FEW_ROWS * self.n_head_kv, 128)
 
     @property
     def partials_offset(self) -> int:
-        return COUNTER_BYTES + self.n_threads * self.thread_bytes
+        return self.threads_offset + self.n_threads * self.thread_bytes
 
     @property
     def n_bytes(self) -> int:
@@ -106,148 +145,301 @@ def _heads_at_once(n_head_kv: int, n_queries: int, n_segments: int, n_threads: i
     return smaller(larger(ITEM_QUERIES // n_queries, 1), n_head_kv)
 
 
+@njit
+def _first_seen(position: int, window: int) -> int:
+    """The first position that a row at `position` sees."""
+    return larger(position - window + 1, 0) if window > 0 else int64(0)
+
+
+@njit
+def _kept(row: int, i: int, segment: int, head: int) -> int:
+    """Where the state of row i, a segment and a head is kept until all segments are there."""
+    state_bytes = 4 * (HEADER + round_up(arg(row, 9), 32))
+    return arg(row, 20) + ((i * arg(row, 21) + segment) * arg(row, 7) + head) * state_bytes
+
+
+@njit
+def _put_out(row: int, state: int, i: int, head: int) -> None:
+    """The result of row i and a head from its state."""
+    out = arg(row, 3) + i * arg(row, 4) + 4 * head * arg(row, 9)
+    finish(state, out, arg(row, 9))
+    if arg(row, 25) > 1:
+        rotate(out, arg(row, 9), arg(row, 25))
+
+
+@njit
+def _merge(row: int, job: int) -> None:
+    """Combines the segments of a job's rows and heads, once all are kept. Each head's are in the caches of all."""
+    group, width = arg(row, 7) // arg(row, 8), round_up(arg(row, 9), 32)
+    state = ld_i64(job + STATES)
+    head, end_head = ld_i64(job + KV_HEAD) * group, (ld_i64(job + KV_HEAD) + ld_i64(job + N_HEADS)) * group
+    for i in range(ld_i64(job + FIRST_ROW), ld_i64(job + FIRST_ROW) + ld_i64(job + N_ROWS)):
+        position = int64(ld_i32(arg(row, 10) + 4 * i))
+        first = _first_seen(position, arg(row, 15)) // SEGMENT
+        for h in range(head, end_head):
+            copy_state(_kept(row, i, first, h), state, width)
+            for segment in range(first + 1, position // SEGMENT + 1):
+                combine(state, _kept(row, i, segment, h), width)
+            _put_out(row, state, i, h)
+
+
 @kernel
-def attention_partial(row: int, thread: int, n_threads: int) -> None:
-    """Attention of the step's rows, whose keys and values are in the cache; finished unless the rows are few.
+def attention(row: int, thread: int, n_threads: int) -> None:
+    """Attention of the step's rows, whose keys and values are in the cache.
 
     Arguments: count, q, q_stride, out, out_stride, base, page_bytes, n_head, n_head_kv, head_dim, positions, slots,
-    page_tables, max_pages, scale_bits, window (0: none), softcap_bits (0: none), scratch, thread_bytes, partials,
-    n_segments, tile. `tile` is the address of the kernel attention_tile; the four before it are as AttentionScratch
-    says (partials = scratch + partials_offset). Out must not be q.
-    A barrier and attention_merge, with the same arguments, must follow.
+    page_tables, max_pages, scale_bits, window (0: none), softcap_bits (0: none), scratch, threads, thread_bytes,
+    partials, n_segments, key_bytes, value_bytes, key_rotation, value_rotation, tile. `tile` is the address of the
+    kernel attention_tile of the cache's type, the four before it are KVLayout's, and the five before those are as
+    AttentionScratch says (threads = scratch + threads_offset). Out must not be q.
 
     Threads take items as they get free: (tile, kv head), or (tile, segment, some kv heads) when the step has at most
-    FEW_ROWS rows; the states of these go to `partials`.
+    FEW_ROWS rows; the states of these are kept at `partials`, and who completes the last segment merges them.
     """
     n, n_head_kv, window, counter = ld_i64(arg(row, 0)), arg(row, 8), arg(row, 15), arg(row, 17)
-    job, group = counter + COUNTER_BYTES + thread * arg(row, 18), arg(row, 7) // n_head_kv
-    item, before, start = atomic_add(counter, 1), int64(0), int64(0)
+    job, group = arg(row, 18) + thread * arg(row, 19), arg(row, 7) // n_head_kv
+    item, before, start, done = atomic_add(counter, 1), int64(0), int64(0), counter + DONE
     while start < n:
         stop = _tile_end(start, n, (TILE_QUERIES + group - 1) // group, arg(row, 10), arg(row, 11))
-        position = ld_i32(arg(row, 10) + 4 * start)
-        first = larger(position - window + 1, 0) // SEGMENT if window > 0 else int64(0)
+        position = int64(ld_i32(arg(row, 10) + 4 * start))
+        first = _first_seen(position, window) // SEGMENT
         end = (position + stop - start - 1) // SEGMENT + 1
         n_parts, n_heads = int64(1), int64(1)
         if n <= FEW_ROWS:
             n_parts, n_heads = end - first, _heads_at_once(n_head_kv, (stop - start) * group, end - first, n_threads)
-        n_items = n_parts * ((n_head_kv + n_heads - 1) // n_heads)
-        while item < before + n_items:
-            kv_head = (item - before) // n_parts * n_heads
+        n_units = (n_head_kv + n_heads - 1) // n_heads
+        while item < before + n_parts * n_units:
+            unit = (item - before) // n_parts
             part = first + (item - before) % n_parts
-            st_i64(job, kv_head)
-            st_i64(job + 8, smaller(n_heads, n_head_kv - kv_head))
-            st_i64(job + 16, start)
-            st_i64(job + 24, stop - start)
-            st_i64(job + 32, part)
-            st_i64(job + 40, part + 1 if n <= FEW_ROWS else end)
-            call_kernel(arg(row, 21), row, job, n_threads)
+            st_i64(job + KV_HEAD, unit * n_heads)
+            st_i64(job + N_HEADS, smaller(n_heads, n_head_kv - unit * n_heads))
+            st_i64(job + FIRST_ROW, start)
+            st_i64(job + N_ROWS, stop - start)
+            st_i64(job + FIRST_SEGMENT, part)
+            st_i64(job + END_SEGMENT, part + 1 if n_parts > 1 else end)
+            call_kernel(arg(row, 26), row, job, n_parts)
+            if n_parts > 1 and atomic_add(done + 8 * unit, 1) == n_parts - 1:
+                st_i64(done + 8 * unit, 0)
+                _merge(row, job)
             item = atomic_add(counter, 1)
-        before += n_items
+        before += n_parts * n_units
+        done += 8 * n_units
         start = stop
+    if atomic_add(counter + 64, 1) == n_threads - 1:
+        st_i64(counter, 0)
+        st_i64(counter + 64, 0)
 
 
-@partial(kernel, cost=8)
-def attention_tile(row: int, job: int, n_threads: int) -> None:
-    """Attention of one tile to some segments of some kv heads: what attention_partial calls for an item, by address.
+@njit
+def _lay_out(row: int, job: int) -> None:
+    """The rest of the job's words."""
+    head_dim = arg(row, 9)
+    n_of_head = ld_i64(job + N_ROWS) * (arg(row, 7) // arg(row, 8))
+    n_queries, n_batches = n_of_head * ld_i64(job + N_HEADS), (n_of_head + BATCH - 1) // BATCH
+    state_bytes = 4 * (HEADER + round_up(head_dim, 32))
+    work = job + JOB_BYTES
+    units = work + larger(8 * round_up(head_dim, 32), 128 * BATCH)
+    packed = units + UNIT_BYTES * n_queries
+    scores = packed + 4 * round_up(head_dim, 32) * n_queries
+    partial = scores + 4 * SCORE_STRIDE * n_queries
+    st_i64(job + N_QUERIES, n_queries)
+    st_i64(job + UNITS, units)
+    st_i64(job + END_UNIT, units + UNIT_BYTES * n_batches * ld_i64(job + N_HEADS))
+    st_i64(job + PACKED, packed)
+    st_i64(job + SCORES, scores)
+    st_i64(job + PARTIAL, partial)
+    st_i64(job + STATES, partial + n_queries * state_bytes)
+    st_i64(job + WORK, work)
+
+
+@njit
+def _plan(row: int, job: int) -> None:
+    """The units of a job. Queries are numbered by kv head, row, head of the group."""
+    group = arg(row, 7) // arg(row, 8)
+    n_of_head = ld_i64(job + N_ROWS) * group
+    n_batches = (n_of_head + BATCH - 1) // BATCH
+    for u in range(n_batches * ld_i64(job + N_HEADS)):
+        k, b, unit = u // n_batches, u % n_batches, ld_i64(job + UNITS) + UNIT_BYTES * u
+        first, end = share(n_of_head, b, n_batches), share(n_of_head, b + 1, n_batches)
+        kv_head = ld_i64(job + KV_HEAD) + k
+        st_i64(unit + SIZE, end - first)
+        st_i64(unit + QUERY, k * n_of_head + first)
+        st_i64(unit + KEYS, kv_head * arg(row, 22))
+        st_i64(unit + VALUES, arg(row, 8) * arg(row, 22) + kv_head * arg(row, 23))
+        st_i64(unit + LOW_ROW, first // group)
+        st_i64(unit + HIGH_ROW, (end - 1) // group)
+
+
+@njit(inline="always")
+def _pack_unit(row, job, unit, pack_query):  # type: ignore[no-untyped-def]
+    """Packs the queries of a unit."""
+    head_dim, group = arg(row, 9), arg(row, 7) // arg(row, 8)
+    n, n_of_head = ld_i64(unit + SIZE), ld_i64(job + N_ROWS) * group
+    to = ld_i64(job + PACKED) + 4 * round_up(head_dim, 32) * ld_i64(unit + QUERY)
+    scale = f32_bits(arg(row, 14))
+    if f32_bits(arg(row, 16)) <= float32(0.0):
+        scale = scale * float32(LOG2_E)
+    for t in range(n):
+        j = ld_i64(unit + QUERY) + t
+        i, head = j % n_of_head // group, (ld_i64(job + KV_HEAD) + j // n_of_head) * group + j % group
+        q = arg(row, 1) + (ld_i64(job + FIRST_ROW) + i) * arg(row, 2) + 4 * head * head_dim
+        pack_query(q, to, n, t, head_dim, scale, arg(row, 24), ld_i64(job + WORK))
+
+
+@njit(inline="always")
+def _score_pages(row, job, pages, start, end, stop, score):  # type: ignore[no-untyped-def]
+    """Scores with the pages start .. end - 1 of a segment, whose numbers are at `pages`; stop is the end position."""
+    base, page_bytes, head_dim = arg(row, 5), arg(row, 6), arg(row, 9)
+    units, end_unit, scores = ld_i64(job + UNITS), ld_i64(job + END_UNIT), ld_i64(job + SCORES)
+    first_page = base + ld_i32(pages + 4 * start) * page_bytes
+    at = first_page
+    for page in range(start, end):
+        is_last, p = page + 1 == end, page * PAGE_POSITIONS
+        following = first_page if is_last else base + ld_i32(pages + 4 * page + 4) * page_bytes
+        next_offset = ld_i64(units + VALUES) if is_last else ld_i64(units + KEYS)
+        for unit in range(units, end_unit, UNIT_BYTES):
+            j, offset = ld_i64(unit + QUERY), ld_i64(unit + KEYS)
+            is_end = unit + UNIT_BYTES >= end_unit or ld_i64(end_unit - UNIT_BYTES + KEYS) == offset
+            ahead = following + next_offset if is_end else at + offset + arg(row, 22)
+            packed = ld_i64(job + PACKED) + 4 * round_up(head_dim, 32) * j
+            to = scores + 4 * (SCORE_STRIDE * j + p)
+            score(ld_i64(unit + SIZE), packed, at + offset, head_dim, stop - p, to, ahead)
+        at = following
+
+
+@njit
+def _span(row: int, job: int, unit: int, i: int, p: int, position: int) -> tuple[int, int, int, int]:
+    """The i-th span of a unit's work on the page at position p of a segment: number of queries, the first, positions.
+
+    Spans 0 .. size - 1 are what single queries see before what all see, span `size` is that, the others come after it.
+    """
+    size, j, n_of_head = ld_i64(unit + SIZE), ld_i64(unit + QUERY), ld_i64(job + N_ROWS) * (arg(row, 7) // arg(row, 8))
+    all_begin = _first_seen(position + ld_i64(unit + HIGH_ROW), arg(row, 15))
+    all_end = larger(position + ld_i64(unit + LOW_ROW) + 1, all_begin)
+    begin, end = larger(all_begin, p), smaller(all_end, p + PAGE_POSITIONS)
+    if i == size:
+        return size, j, begin, end
+    query = j + i % (size + 1)
+    own = position + query % n_of_head // (n_of_head // ld_i64(job + N_ROWS))
+    if i < size:
+        return 1, query, larger(_first_seen(own, arg(row, 15)), p), smaller(smaller(begin, own + 1), p + PAGE_POSITIONS)
+    return 1, query, larger(all_end, p), smaller(own + 1, p + PAGE_POSITIONS)
+
+
+@njit(inline="always")
+def _weigh_page(row, job, unit, values, p, position, ahead, states, weigh):  # type: ignore[no-untyped-def]
+    """Adds the values of a page, at position p of a segment, to a unit's states; row 0 is at `position` of the segment.
+
+    Positions that all rows of the unit see are taken together, those before and after row by row: what is hidden from
+    a row, be it infinite, never meets its weights.
+    """
+    size, low, high = ld_i64(unit + SIZE), position + ld_i64(unit + LOW_ROW), position + ld_i64(unit + HIGH_ROW)
+    is_even = low == high or (low + 1 >= p + PAGE_POSITIONS and _first_seen(high, arg(row, 15)) <= p)
+    state_bytes = 4 * (HEADER + round_up(arg(row, 9), 32))
+    for i in range(size if is_even else 0, size + 1 if is_even else 2 * size + 1):
+        n, query, begin, end = _span(row, job, unit, i, p, position)
+        if begin < end:
+            weights = ld_i64(job + SCORES) + 4 * (SCORE_STRIDE * query + p)
+            out = states + query * state_bytes + 4 * HEADER
+            work = ld_i64(job + WORK)
+            weigh(n, weights, values, arg(row, 9), begin - p, end - p, out, state_bytes, ahead, work)
+
+
+@njit(inline="always")
+def _weigh_pages(row, job, pages, start, end, position, states, weigh):  # type: ignore[no-untyped-def]
+    """Adds the values of pages start .. end - 1 of a segment to the states of all queries."""
+    base, page_bytes = arg(row, 5), arg(row, 6)
+    units, end_unit = ld_i64(job + UNITS), ld_i64(job + END_UNIT)
+    at = base + ld_i32(pages + 4 * start) * page_bytes
+    for page in range(start, end):
+        following = at if page + 1 == end else base + ld_i32(pages + 4 * page + 4) * page_bytes
+        for unit in range(units, end_unit, UNIT_BYTES):
+            offset = ld_i64(unit + VALUES)
+            is_end = unit + UNIT_BYTES >= end_unit or ld_i64(end_unit - UNIT_BYTES + VALUES) == offset
+            ahead = following + ld_i64(units + VALUES) if is_end else at + offset + arg(row, 23)
+            _weigh_page(row, job, unit, at + offset, page * PAGE_POSITIONS, position, ahead, states, weigh)
+        at = following
+
+
+@njit
+def _soften_all(row: int, job: int, begin: int, end: int, position: int, states: int) -> None:
+    """Scores of positions begin .. end - 1 of a segment to weights, for all queries; begins their states."""
+    group, width = arg(row, 7) // arg(row, 8), round_up(arg(row, 9), 32)
+    n_of_head, cap = ld_i64(job + N_ROWS) * group, f32_bits(arg(row, 16))
+    for j in range(ld_i64(job + N_QUERIES)):
+        own, state = position + j % n_of_head // group, states + j * 4 * (HEADER + width)
+        scores = ld_i64(job + SCORES) + 4 * SCORE_STRIDE * j
+        first = _first_seen(own, arg(row, 15))
+        soften(scores, begin // 16 * 16, round_up(end, 16), first, own + 1, cap, state)
+        empty(state, width)
+
+
+@njit(inline="always")
+def _attend(row, job, segment, states, score, weigh):  # type: ignore[no-untyped-def]
+    """The states of all queries of a job over one segment."""
+    start = ld_i64(job + FIRST_ROW)
+    position = ld_i32(arg(row, 10) + 4 * start) - segment * SEGMENT
+    begin, end = _first_seen(position, arg(row, 15)), smaller(position + ld_i64(job + N_ROWS), SEGMENT)
+    pages = arg(row, 12) + 4 * (arg(row, 13) * ld_i32(arg(row, 11) + 4 * start) + SEGMENT // PAGE_POSITIONS * segment)
+    start_page, end_page = begin // PAGE_POSITIONS, (end - 1) // PAGE_POSITIONS + 1
+    _score_pages(row, job, pages, start_page, end_page, end, score)
+    _soften_all(row, job, begin, end, position, states)
+    _weigh_pages(row, job, pages, start_page, end_page, position, states, weigh)
+
+
+@njit
+def _keep_or_finish(row: int, job: int, n_parts: int) -> None:
+    """Results of the job's queries; where the job is one segment of several, their states go to where they are kept."""
+    group, width = arg(row, 7) // arg(row, 8), round_up(arg(row, 9), 32)
+    n_of_head, head_0 = ld_i64(job + N_ROWS) * group, ld_i64(job + KV_HEAD) * group
+    for j in range(ld_i64(job + N_QUERIES)):
+        i = ld_i64(job + FIRST_ROW) + j % n_of_head // group
+        head, state = head_0 + j // n_of_head * group + j % group, ld_i64(job + STATES) + j * 4 * (HEADER + width)
+        if n_parts > 1:
+            copy_state(state, _kept(row, i, ld_i64(job + FIRST_SEGMENT), head), width)
+        else:
+            _put_out(row, state, i, head)
+
+
+# Replaced in each type's copy of the kernel below.
+pack_query, score, weigh = pack, score_f32, weigh_f32
+
+
+def _attention_tile(row: int, job: int, n_parts: int) -> None:
+    """Attention of one tile to some segments of some kv heads: what `attention` calls for an item, by address.
 
     `job` is the address of the int64 words first kv head, number of kv heads, first row, number of rows, first segment,
-    end segment; memory for work follows. One thread does all. Queries are numbered by kv head, row, head of the group.
-    A unit is a batch of them: number of queries, first query, offset of their keys and of their values in a page.
+    end segment; memory for work follows. One thread does all. With n_parts > 1 the states of the one segment are kept.
     """
-    page_bytes, n_head, head_dim, window = arg(row, 6), arg(row, 7), arg(row, 9), arg(row, 15)
-    group, width, state_bytes = n_head // arg(row, 8), round_up(head_dim, 16), 4 * (HEADER + round_up(head_dim, 16))
-    kv_head, start, n_rows = ld_i64(job), ld_i64(job + 16), ld_i64(job + 24)
-    n_of_head, first_head = n_rows * group, kv_head * group
-    n_queries, n_batches = n_of_head * ld_i64(job + 8), (n_of_head + BATCH - 1) // BATCH
-    units = job + JOB_BYTES
-    end_unit = units + UNIT_BYTES * n_batches * ld_i64(job + 8)
-    packed = units + UNIT_BYTES * n_queries
-    scores = packed + round_up(4 * n_queries * head_dim, 128)
-    partial = scores + 4 * SEGMENT * n_queries
-    states = partial + n_queries * state_bytes
-    keys_bytes, values_bytes = 2 * PAGE_POSITIONS * head_dim, 2 * PAGE_POSITIONS * width
-    for u in range(n_batches * ld_i64(job + 8)):
-        k, b, unit = u // n_batches, u % n_batches, units + UNIT_BYTES * u
-        first = share(n_of_head, b, n_batches)
-        n = share(n_of_head, b + 1, n_batches) - first
-        st_i64(unit, n)
-        st_i64(unit + 8, k * n_of_head + first)
-        st_i64(unit + 16, (kv_head + k) * keys_bytes)
-        st_i64(unit + 24, arg(row, 8) * keys_bytes + (kv_head + k) * values_bytes)
-        for t in range(n):
-            i, head = (first + t) // group, first_head + k * group + (first + t) % group
-            q = arg(row, 1) + (start + i) * arg(row, 2) + 4 * head * head_dim
-            to = packed + 4 * ((k * n_of_head + first) * head_dim + t)
-            pack(q, to, 4 * n, head_dim, f32_bits(arg(row, 14)))
-    for j in range(n_queries):
-        clear(states + j * state_bytes, width)
-    table = arg(row, 12) + 4 * arg(row, 13) * ld_i32(arg(row, 11) + 4 * start)
-    for segment in range(ld_i64(job + 32), ld_i64(job + 40)):
-        position = ld_i32(arg(row, 10) + 4 * start) - segment * SEGMENT
-        begin = larger(position - window + 1, 0) if window > 0 else int64(0)
-        end = smaller(position + n_rows, SEGMENT)
-        pages = table + 4 * (SEGMENT // PAGE_POSITIONS) * segment
-        start_page, end_page = begin // PAGE_POSITIONS, (end - 1) // PAGE_POSITIONS + 1
-        first_page = arg(row, 5) + ld_i32(pages + 4 * start_page) * page_bytes
-        at = first_page
-        for page in range(start_page, end_page):
-            last = page + 1 == end_page
-            following = first_page if last else arg(row, 5) + ld_i32(pages + 4 * page + 4) * page_bytes
-            for unit in range(units, end_unit, UNIT_BYTES):
-                n, j, offset = ld_i64(unit), ld_i64(unit + 8), ld_i64(unit + 16)
-                ahead = at + offset + keys_bytes
-                if unit + UNIT_BYTES * n_batches >= end_unit:
-                    ahead = following + ld_i64(units + 24 if last else units + 16)
-                p = page * PAGE_POSITIONS
-                to = scores + 4 * (SEGMENT * j + p)
-                score(n, packed + 4 * j * head_dim, at + offset, head_dim, end - p, to, ahead)
-            at = following
-        for j in range(n_queries):
-            clear(partial + j * state_bytes, width)
-            p = position + j % n_of_head // group
-            visible = p - window + 1 if window > 0 else int64(0)
-            to = scores + 4 * SEGMENT * j
-            soften(to, begin // 16 * 16, end, visible, p + 1, f32_bits(arg(row, 16)), partial + j * state_bytes)
-        for page in range(start_page, end_page):
-            following = at if page + 1 == end_page else arg(row, 5) + ld_i32(pages + 4 * page + 4) * page_bytes
-            p = page * PAGE_POSITIONS
-            i, stop = larger(begin - p, 0), smaller(end - p, PAGE_POSITIONS)
-            for unit in range(units, end_unit, UNIT_BYTES):
-                n, j, offset = ld_i64(unit), ld_i64(unit + 8), ld_i64(unit + 24)
-                ahead = at + offset + values_bytes
-                if unit + UNIT_BYTES * n_batches >= end_unit:
-                    ahead = following + ld_i64(units + 24)
-                to = partial + j * state_bytes + 4 * HEADER
-                weigh(n, scores + 4 * (SEGMENT * j + p), at + offset, width, i, stop, to, state_bytes, ahead)
-            at = following
-        for j in range(n_queries):
-            combine(states + j * state_bytes, partial + j * state_bytes, width)
-    for j in range(n_queries):
-        i = start + j % n_of_head // group
-        head, state = first_head + j // n_of_head * group + j % group, states + j * state_bytes
-        if ld_i64(arg(row, 0)) <= FEW_ROWS:
-            kept = arg(row, 19) + ((i * arg(row, 20) + ld_i64(job + 32)) * n_head + head) * state_bytes
-            clear(kept, width)
-            combine(kept, state, width)
-        else:
-            finish(state, arg(row, 3) + i * arg(row, 4) + 4 * head * head_dim, head_dim)
+    _lay_out(row, job)
+    _plan(row, job)
+    for unit in range(ld_i64(job + UNITS), ld_i64(job + END_UNIT), UNIT_BYTES):
+        _pack_unit(row, job, unit, pack_query)
+    states, partial = ld_i64(job + STATES), ld_i64(job + PARTIAL)
+    width = round_up(arg(row, 9), 32)
+    for segment in range(ld_i64(job + FIRST_SEGMENT), ld_i64(job + END_SEGMENT)):
+        is_first = segment == ld_i64(job + FIRST_SEGMENT)
+        _attend(row, job, segment, states if is_first else partial, score, weigh)
+        if not is_first:
+            for k in range(0, ld_i64(job + N_QUERIES) * 4 * (HEADER + width), 4 * (HEADER + width)):
+                combine(states + k, partial + k, width)
+    _keep_or_finish(row, job, n_parts)
 
 
-@kernel
-def attention_merge(row: int, thread: int, n_threads: int) -> None:
-    """Second half of attention_partial, with its arguments: combines the segments of few rows, split by (row, head)."""
-    n, n_head, head_dim, window = ld_i64(arg(row, 0)), arg(row, 7), arg(row, 9), arg(row, 15)
-    state = arg(row, 17) + COUNTER_BYTES + thread * arg(row, 18) + JOB_BYTES
-    width, state_bytes = round_up(head_dim, 16), 4 * (HEADER + round_up(head_dim, 16))
-    if thread == 0:
-        st_i64(arg(row, 17), 0)
-    if n > FEW_ROWS:
-        return
-    for item in range(share(n * n_head, thread, n_threads), share(n * n_head, thread + 1, n_threads)):
-        i, head = item // n_head, item % n_head
-        p = ld_i32(arg(row, 10) + 4 * i)
-        first = larger(p - window + 1, 0) // SEGMENT if window > 0 else int64(0)
-        clear(state, width)
-        for segment in range(first, p // SEGMENT + 1):
-            combine(state, arg(row, 19) + ((i * arg(row, 20) + segment) * n_head + head) * state_bytes, width)
-        finish(state, arg(row, 3) + i * arg(row, 4) + 4 * head * head_dim, head_dim)
+_F32 = {"cost": 8, "pack_query": pack, "score": score_f32, "weigh": weigh_f32}
+_F16 = {"cost": 8, "pack_query": pack, "score": score_f16, "weigh": weigh_f16}
+_Q8_0 = {"cost": 8, "pack_query": pack_q8_0, "score": score_q8_0, "weigh": weigh_q8_0}
+_Q4_0 = {"cost": 8, "pack_query": pack_q4_0, "score": score_q4_0, "weigh": weigh_q4_0}
+
+attention_tile_f32 = specialised(_attention_tile, __name__, "attention_tile_f32", **_F32)
+attention_tile_f16 = specialised(_attention_tile, __name__, "attention_tile_f16", **_F16)
+attention_tile_q8_0 = specialised(_attention_tile, __name__, "attention_tile_q8_0", **_Q8_0)
+attention_tile_q4_0 = specialised(_attention_tile, __name__, "attention_tile_q4_0", **_Q4_0)
+
+ATTENTION_TILE: dict[str, Kernel] = {
+    "f32": attention_tile_f32,
+    "f16": attention_tile_f16,
+    "q8_0": attention_tile_q8_0,
+    "q4_0": attention_tile_q4_0,
+}
+"""The kernel of each type of the cache."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu.graph import StepInputs
+from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from localllm.engine.backend import Backend, BackendOptions, Progress
 from localllm.engine.errors import KVCacheFullError, NoSlotError
 from localllm.engine.pages import PageAllocator
@@ -69,8 +70,8 @@ class Engine:
 
         `n_ctx` is the length of the longest sequence, `n_batch` the most rows of a step, `n_slots` how many sequences
         may be open, `n_pages` the size of the KV cache in pages of 32 positions (default: enough for all slots at full
-        length), `n_threads` 0 the number of physical cores. `cache_dir` and `model_digest` say where a backend may
-        keep what it derives from the weights.
+        length), `n_threads` 0 the number of physical cores, `kv_cache_type` a key of KV_ROUNDINGS. `cache_dir` and
+        `model_digest` say where a backend may keep what it derives from the weights.
 
         Raises:
             GGUFError, UnsupportedModelError: the model cannot be built.
@@ -80,6 +81,8 @@ class Engine:
         for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_slots", n_slots), ("n_pages", n_pages)):
             if value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
+        if kv_cache_type not in KV_ROUNDINGS:
+            raise OptionError(f"KV cache type: expected {' or '.join(KV_ROUNDINGS)}, got {kv_cache_type!r}")
         if backend not in BACKENDS:
             raise OptionError(f"backend: expected {' or '.join(BACKENDS)}, got {backend!r}")
         model = build(gguf)

@@ -8,18 +8,22 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, StepInputs
+from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from kernels_cpu.twin import Twin
 from localllm.engine.backend import BackendOptions
-from localllm.errors import OptionError
 
 F32 = npt.NDArray[np.float32]
-KV_DTYPES: dict[str, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16}
 
 
 class PagedKV:
-    """A KV cache in pages: for each layer keys and values [n_pages, 32, n_head_kv * head_dim]."""
+    """A KV cache in pages: for each layer keys and values [n_pages, 32, n_head_kv * head_dim].
 
-    def __init__(self, graph: Graph, n_pages: int, dtype: npt.DTypeLike) -> None:
+    Of the types with fewer bits than float16 it holds float32 of the values that such a cache would give back.
+    """
+
+    def __init__(self, graph: Graph, n_pages: int, kv_type: str) -> None:
+        self._rounding, self._layers = KV_ROUNDINGS[kv_type], graph.kv_layers
+        dtype = np.float16 if kv_type == "f16" else np.float32
         self._pools: dict[int, npt.NDArray[Any]] = {
             layer: np.zeros((2, n_pages, PAGE_POSITIONS, kv.n_head_kv * kv.head_dim), dtype)
             for layer, kv in graph.kv_layers.items()
@@ -31,7 +35,9 @@ class PagedKV:
 
     def write(self, layer: int, step: StepInputs, k: F32, v: F32) -> None:
         pages = step.page_tables[step.slots, step.positions // PAGE_POSITIONS]
-        self._pools[layer][:, pages, step.positions % PAGE_POSITIONS] = np.stack([k, v])
+        head_dim = self._layers[layer].head_dim
+        rounded = np.stack([self._rounding.keys(k, head_dim), self._rounding.values(v, head_dim)])
+        self._pools[layer][:, pages, step.positions % PAGE_POSITIONS] = rounded
 
     def read(self, layer: int, step: StepInputs, slot: int, n_kv: int) -> tuple[F32, F32]:
         positions = np.arange(n_kv)
@@ -41,16 +47,10 @@ class PagedKV:
 
 
 class NumpyBackend:
-    """Evaluates the graph's twin; it uses neither a cache directory nor more threads than NumPy does.
-
-    Raises:
-        OptionError: a KV cache type other than those of KV_DTYPES.
-    """
+    """Evaluates the graph's twin; it uses neither a cache directory nor more threads than NumPy does."""
 
     def __init__(self, options: BackendOptions) -> None:
-        if options.kv_cache_type not in KV_DTYPES:
-            raise OptionError(f"KV cache type: expected {' or '.join(KV_DTYPES)}, got {options.kv_cache_type!r}")
-        self._kv = PagedKV(options.graph, options.n_pages, KV_DTYPES[options.kv_cache_type])
+        self._kv = PagedKV(options.graph, options.n_pages, options.kv_cache_type)
         self._twin = Twin(options.graph, options.n_ctx, self._kv)
 
     @property

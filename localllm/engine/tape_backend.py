@@ -14,7 +14,6 @@ from kernels_cpu.tape import TapeProgram, TapeSizes, kernels_of
 from kernels_cpu.weights import PackedWeights, WeightCache, pack_weights
 from localllm import env
 from localllm.engine.backend import BackendOptions
-from localllm.errors import OptionError
 
 
 def default_threads() -> int:
@@ -39,16 +38,13 @@ def needed_kernels(options: BackendOptions) -> list[Kernel]:
 
 
 def _sizes(options: BackendOptions) -> TapeSizes:
-    if options.kv_cache_type != "f16":
-        raise OptionError(f"KV cache type: expected f16, got {options.kv_cache_type!r}")
-    return TapeSizes(options.n_ctx, options.n_batch, options.n_slots, options.n_pages)
+    return TapeSizes(options.n_ctx, options.n_batch, options.n_slots, options.n_pages, options.kv_cache_type)
 
 
 class TapeBackend:
     """Compiles what the graph needs and keeps its weights interleaved.
 
     Raises:
-        OptionError: a KV cache type other than f16.
         KernelError: a quant type that has no kernels.
     """
 
