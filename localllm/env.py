@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "LOCALLLM_"
 TWIN_PREFIX = "OLLAMA_"
 DEFAULT_PORT = 11434
-KV_CACHE_TYPES = ("f16",)
+KV_CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _SIZE_FACTORS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -53,7 +53,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("MAX_LOADED_MODELS", "0", "models loaded at the same time (0: chosen from memory, at most 3)"),
     Variable("MAX_QUEUE", "512", "requests that may wait before more are refused"),
     Variable("CONTEXT_LENGTH", "0", "context length where neither model nor request sets num_ctx (0: 4096)"),
-    Variable("KV_CACHE_TYPE", "f16", "type of the KV cache: only f16 so far"),
+    Variable(
+        "KV_CACHE_TYPE",
+        "f16",
+        "type of the KV cache: f16, q8_0 or q4_0 (half and a quarter of its size, less exact), or f32",
+    ),
     Variable("NUM_THREADS", "0", "threads of a model (0: the physical cores)", False),
     Variable("ORIGINS", "", "further origins that browsers may call from, comma-separated, * as wildcard"),
     Variable("DEBUG", "0", "1 logs more"),
@@ -261,7 +265,7 @@ def _parse_kv_cache_type(text: str) -> str:
 
 
 def kv_cache_type() -> str:
-    """Type of the KV cache; of Ollama's types, those without kernels here count as unusable."""
+    """Type of the KV cache, one of KV_CACHE_TYPES."""
     return _read("KV_CACHE_TYPE", "f16", _parse_kv_cache_type, " or ".join(KV_CACHE_TYPES))
 
 

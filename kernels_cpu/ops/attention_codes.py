@@ -217,9 +217,10 @@ def _make_weigh(bits: int) -> Any:
                     emit_weigh_block(b, bits, case, part, operands, o)
                 return []
 
-            emit_switch(
-                b, n, range(1, BATCH + 1), lambda case: emit_loop(b, N0, n_columns, 1, [], lambda k, _: block(case, k))
-            )
+            def body(case: int) -> None:
+                emit_loop(b, N0, n_columns, 1, [], lambda k, _: block(case, k))
+
+            emit_switch(b, n, range(1, BATCH + 1), body)
             return ctx.get_dummy_value()
 
         return types.void(*[types.int64] * 10), gen

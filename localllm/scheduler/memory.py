@@ -13,7 +13,7 @@ import psutil
 from localllm.gguf.header import Header
 from localllm.messages import LoadRequest
 
-KV_BYTES_PER_VALUE = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+KV_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 WORKSPACE_BYTES = 256 << 20
 
 
@@ -40,9 +40,7 @@ def estimate(want: LoadRequest) -> MemoryEstimate:
         arch = str(metadata.get("general.architecture", ""))
         kv_values = _kv_values_per_token(metadata, arch)
         n_ctx_train = _integer(metadata, f"{arch}.context_length", 0)
-    return MemoryEstimate(
-        weights_bytes, kv_values * KV_BYTES_PER_VALUE.get(want.kv_cache_type, 2.0), n_ctx_train=n_ctx_train
-    )
+    return MemoryEstimate(weights_bytes, kv_values * KV_BYTES_PER_VALUE[want.kv_cache_type], n_ctx_train=n_ctx_train)
 
 
 def _kv_values_per_token(metadata: dict[str, Any], arch: str) -> int:

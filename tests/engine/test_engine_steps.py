@@ -264,7 +264,7 @@ class TestRefusals:
             ({"n_batch": 0}, "n_batch: expected at least 1, got 0"),
             ({"n_slots": -1}, "n_slots: expected at least 1, got -1"),
             ({"n_pages": 0}, "n_pages: expected at least 1, got 0"),
-            ({"kv_cache_type": "q3"}, "KV cache type: expected f32 or f16, got 'q3'"),
+            ({"kv_cache_type": "q3"}, "KV cache type: expected f32 or f16 or q8_0 or q4_0, got 'q3'"),
             ({"backend": "abacus"}, "backend: expected"),
         ],
     )

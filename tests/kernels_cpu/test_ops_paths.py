@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LOWER = [p for p in PATHS[PATHS.index(TARGET.path) + 1 :] if p == "portable" or (TARGET.path, p) == ("avx512", "avx2")]
 CHECKS = "not in_place and not several and not chunking and not (prompt and window)"
+CHECKS += "".join(f" and not {shape}" for shape in ("4-1-256", "3-3-7", "16-2-80", "4-2-96", "2-1-128"))
 
 # Emits the inner loops for another CPU and lets LLVM make assembly of them.
 CROSS_COMPILE = """
@@ -25,6 +26,8 @@ from kernels_cpu import target
 path, triple, cpu, features = sys.argv[1:]
 target.TARGET = target.Target(path, cpu, features)
 from kernels_cpu import simd
+from kernels_cpu.ops import attention_codes as codes
+from kernels_cpu.ops import attention_floats as floats
 from kernels_cpu.ops import attention_parts as parts
 
 module = ir.Module()
@@ -32,11 +35,15 @@ fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [simd.I64] * 4), "inner_
 b = ir.IRBuilder(fn.append_basic_block())
 q, k, n, out = fn.args
 for size in range(1, parts.BATCH + 1):
-    parts._emit_score_blocks(b, size, 1, q, k, n, out, k)
-    parts._emit_weigh_columns(b, size, 1, q, k, [n, n, n], [out] * size, n)
+    for fmt in floats.FLOATS.values():
+        floats.emit_score_blocks(b, fmt, size, 1, [q, k, n, k], out)
+        floats.emit_weigh_columns(b, fmt, size, 1, [q, k, n, n, n, n], [out] * size)
+    for bits in (8, 4):
+        codes.emit_score_blocks(b, bits, size, 1, [q, k, k, n, k], out)
+        codes.emit_weigh_block(b, bits, size, 0, [q, k, n, n, n], [out] * size)
 x = simd.emit_load(b, simd.V_F32X16, q)
-for y in (simd.emit_exp(b, x), simd.emit_tanh(b, x), simd.emit_rint(b, x), simd.emit_float_to_half_bits(b, x)):
-    simd.emit_store(b, y, out)
+for emit in (simd.emit_exp, parts.emit_exp2, simd.emit_tanh, simd.emit_rint, simd.emit_float_to_half_bits):
+    simd.emit_store(b, emit(b, x), out)
 b.ret_void()
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()

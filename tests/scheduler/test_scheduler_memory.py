@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from kernels_cpu.kv_rounding import KV_ROUNDINGS
+from kernels_cpu.ops.kv import KVLayout
+from localllm import env
 from localllm.messages import LoadRequest, ModelSpec
-from localllm.scheduler.memory import estimate
+from localllm.scheduler.memory import KV_BYTES_PER_VALUE, estimate
 
 
 def want(path: Path) -> LoadRequest:
@@ -30,6 +34,15 @@ def test_sizes_come_from_the_header(tiny_models: ModuleType, tmp_path: Path) -> 
     assert (found.weights_bytes, found.n_ctx_train) == (path.stat().st_size, 128)
     assert found.kv_bytes_per_token == 2 * 2 * (16 + 16) * 2
     assert found.total_bytes(1000, 3) - found.total_bytes(1000, 2) == 128 * found.kv_bytes_per_token
+
+
+def test_types_of_the_cache_are_the_engines(tiny_models: ModuleType, tmp_path: Path) -> None:
+    assert set(KV_BYTES_PER_VALUE) == set(env.KV_CACHE_TYPES) == set(KV_ROUNDINGS)
+    path = header(tiny_models, tmp_path / "m.gguf", (tiny_models.U32, 2))
+    for kv_type in env.KV_CACHE_TYPES:
+        page_bytes = KVLayout(kv_type, 2, 64).page_bytes
+        assert 32 * 2 * 2 * 64 * KV_BYTES_PER_VALUE[kv_type] == page_bytes
+        assert estimate(replace(want(path), kv_cache_type=kv_type)).kv_bytes_per_token * 32 == page_bytes / 2
 
 
 def test_heads_may_be_listed_for_each_layer(tiny_models: ModuleType, tmp_path: Path) -> None:
