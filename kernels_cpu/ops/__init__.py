@@ -69,13 +69,13 @@ def round_up(tyctx, n, unit):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), gen
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def copy_of(thread: int, x: int, own: int, n: int) -> int:
     """Where the rows of the value at x begin for a thread, in a step of n rows."""
     return x + own * thread if n <= OWN_ROWS else x
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def run_of_rows(thread: int, n_threads: int, n: int, own: int) -> tuple[int, int]:
     """First and end of the rows that a thread makes: all of them where it keeps a copy, else a share."""
     if own != 0 and n <= OWN_ROWS:

@@ -23,7 +23,7 @@ from kernels_cpu.simd import (
 )
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _swish(x: object) -> object:
     """x / (1 + exp(-x)). The exponential is of -|x| only, so that nothing overflows."""
     one, none = splat(f32x16, 1.0), zero(f32x16)
@@ -31,7 +31,7 @@ def _swish(x: object) -> object:
     return x * (select_less(x, none, e, one) / (one + e))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _gelu(x: object) -> object:
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 
@@ -49,7 +49,7 @@ def _gelu(x: object) -> object:
     return x * (select_less(x, none, e, one) / (one + e))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _run(row, thread, n_threads, activate):  # type: ignore[no-untyped-def]
     """A kernel's body: activate(gate) * up, split by columns.
 

@@ -52,7 +52,7 @@ def _sum_squares(tyctx, x, n):  # type: ignore[no-untyped-def]
     return types.float32(types.int64, types.int64), gen
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def inverse_rms(x: int, n_loaded: int, n_cols: int, eps: float) -> float:
     """1 / sqrt(mean(x^2) + eps) of n_cols floats at x, as float32. What is loaded beyond them must be zeros.
 

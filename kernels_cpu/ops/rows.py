@@ -11,7 +11,7 @@ from kernels_cpu.ops.quantize import write_block
 from kernels_cpu.simd import f32_bits, f32x16, ld_i64, load, splat, store
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _add(x: int, w: int, eps: float, addend: int, out: int, n_blocks: int, n_cols: int) -> None:
     """out = addend + x, where w is not 0 with x * w / sqrt(mean(x^2) + eps) in place of x. Out may be addend."""
     r = splat(f32x16, inverse_rms(x, 32 * n_blocks, n_cols, eps)) if w != 0 else splat(f32x16, 1.0)
