@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels_cpu.graph import Graph, RopeSpec, StepInputs, Value, Vector, Weight
-from kernels_cpu.tape import TapeProgram, TapeSizes
+from kernels_cpu.tape import Lowering, TapeProgram, TapeSizes
 from kernels_cpu.twin import Twin
 from kernels_cpu.weights import pack_weights
 
@@ -150,6 +150,16 @@ def test_chunks_batches_and_threads_change_no_bit(programs: dict[int, TapeProgra
         for k, i in enumerate(wanted):
             slot, position, _ = rows[i]
             np.testing.assert_array_equal(got[k], alone[slot][position])
+
+
+def test_products_of_one_value_are_shared_out_as_one_list(model: Model) -> None:
+    """Queries, keys and values; gate and up are not, since the activation goes on in the columns of each."""
+    lowering = Lowering(model.graph, pack_weights(model.graph.weights()), TapeSizes(N_CTX, 8, 1, 4), 2)
+    lowering.run()
+    products = [row.args for row in lowering.writer.rows if row.kernel.name.endswith(":linear")]
+    shares = [(before, n_groups // 2, after) for *_, n_groups, _, _, _, _, before, after in products]
+    assert shares[:3] == [(0, 2, 2), (2, 1, 1), (3, 1, 0)]
+    assert shares[3:7] == [(0, 2, 0), (0, 3, 0), (0, 3, 0), (0, 2, 0)]
 
 
 def test_memory_counts_what_steps_touch(model: Model) -> None:
