@@ -21,6 +21,7 @@ from kernels_cpu.compile import Kernel, compile_all
 from kernels_cpu.fusion import Step, readers_of, steps_of
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, Node, RopeSpec, StepInputs, Value, Vector
 from kernels_cpu.linear import act_row_bytes
+from kernels_cpu.memory import untouched
 from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, gate, kv, rope, rows
 from kernels_cpu.packing import packed_shape
 from kernels_cpu.team import Team
@@ -136,7 +137,7 @@ class Lowering:
 
     def _allocate(self, kind: str, stride: int) -> Buffer:
         n_rows = max(self.sizes.n_batch, OWN_ROWS * self.n_threads)
-        array = np.zeros(n_rows * stride + 64, np.uint8)
+        array = untouched(n_rows * stride + 64)
         # Memory that is never touched is never had: as a rule one row of a sequence is an output.
         n_touched = self.sizes.n_slots if kind.endswith("n_out") else self.sizes.n_batch
         self.workspace_bytes += n_touched * stride
@@ -370,7 +371,7 @@ class Lowering:
 
     def _cache(self, page_bytes: int) -> Buffer:
         """The pages of one layer."""
-        array = np.zeros(self.sizes.n_pages * page_bytes + 64, np.uint8)
+        array = untouched(self.sizes.n_pages * page_bytes + 64)
         self.kv_bytes += array.nbytes
         self.keep.append(array)
         return Buffer(array[-array.ctypes.data % 64 :], page_bytes)
@@ -380,7 +381,7 @@ class Lowering:
         key = (n_head, n_head_kv, head_dim)
         if key not in self._scratches:
             layout = attention.AttentionScratch(self.n_threads, self.sizes.n_ctx, *key)
-            array = np.zeros(layout.n_bytes + 64, np.uint8)
+            array = untouched(layout.n_bytes + 64)
             self.workspace_bytes += array.nbytes
             self.keep.append(array)
             buffer = Buffer(array[-array.ctypes.data % 64 :], 0)

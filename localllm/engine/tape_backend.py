@@ -10,6 +10,7 @@ import psutil
 
 from kernels_cpu.compile import Kernel, default_cache_dir
 from kernels_cpu.graph import StepInputs
+from kernels_cpu.memory import give_back_code
 from kernels_cpu.tape import TapeProgram, TapeSizes, kernels_of
 from kernels_cpu.weights import PackedWeights, WeightCache, pack_weights
 from localllm import env
@@ -58,6 +59,7 @@ class TapeBackend:
             options.n_threads or default_threads(),
             lambda done, total: report("compiling kernels", done, total),
         )
+        give_back_code("libllvmlite")  # the compiler, which nobody needs any more
 
     @property
     def memory_bytes(self) -> int:

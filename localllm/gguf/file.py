@@ -212,6 +212,12 @@ class GGUFFile:
             raise GGUFError(f"{self.path}: missing tensor {name!r}")
         return self.tensors[name]
 
+    def drop_pages(self) -> None:
+        """Tell the system that the pages of all parts may leave memory; they are read again if used."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for header in self.headers:
+                header.buffer.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Unmap the parts; where a view is still in use, its mapping stays until the view is gone."""
         self.metadata.forget()

@@ -69,6 +69,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         model_digest=spec.model_digest,
         on_progress=Reporter(outbox.send),
     )
+    gguf.drop_pages()
     insert = ["insert"] if can_insert(tokenizer, templates) else []
     capabilities = ["completion", *insert, *templates.capabilities]
     ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, capabilities)
