@@ -34,7 +34,6 @@ ACTIVATION_BITS = {"n": 8, "n_out": 16}
 """Bits of the activations of products. Rows whose logits are wanted are few, and their product is bound by
 memory: there the second multiply-add costs nothing, and takes a third off the distance to exact arithmetic."""
 
-
 READ_COPIES = ("linear", "add", "rms_norm", "scale", "select_outputs")
 """Operations that can read a value of which each thread has a copy."""
 
@@ -223,7 +222,7 @@ class Lowering:
         columns = _columns(shape.n_groups // 2, before, after)
         accesses = [Access(x, ALL, few="own" if x.own else ALL), Access(out, columns, True)]
         if residual:
-            accesses.append(Access(residual, "rows" if residual.own else columns, few="own" if residual.own else None))
+            accesses.append(Access(residual, columns, few="own" if residual.own else None))
         self.writer.add(shape.quant.linear if bits == 8 else shape.quant.linear_16, args, accesses)
 
     def _quantise(self, value: Value, bits: int) -> Buffer:

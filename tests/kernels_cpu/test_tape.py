@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernels_cpu.graph import Graph, RopeSpec, StepInputs, Value, Vector, Weight
 from kernels_cpu.tape import Lowering, TapeProgram, TapeSizes
 from kernels_cpu.twin import Twin
+from kernels_cpu.waiting import MANY_ROWS
 from kernels_cpu.weights import pack_weights
 
 N_EMBD, N_VOCAB, N_CTX, N_SLOTS = 64, 96, 96, 3
@@ -160,6 +161,19 @@ def test_products_of_one_value_are_shared_out_as_one_list(model: Model) -> None:
     shares = [(before, n_groups // 2, after) for *_, n_groups, _, _, _, _, before, after in products]
     assert shares[:3] == [(0, 2, 2), (2, 1, 1), (3, 1, 0)]
     assert shares[3:7] == [(0, 2, 0), (0, 3, 0), (0, 3, 0), (0, 2, 0)]
+
+
+def test_many_rows_wait_for_the_rows_that_a_product_adds(model: Model) -> None:
+    """A product adds, in its columns, what was made by rows just before it."""
+    g = Graph()
+    x = g.embedding(model.matrix("embd", N_VOCAB, N_EMBD))
+    h = g.rms_norm(x, model.vector(N_EMBD), 1e-5)
+    addend = g.rms_norm(g.linear(h, model.matrix("a", N_EMBD, N_EMBD)), model.vector(N_EMBD), 1e-5)
+    g.output(g.select_outputs(g.add(addend, g.linear(h, model.matrix("b", N_EMBD, N_EMBD)))))
+    lowering = Lowering(g, pack_weights(g.weights()), TapeSizes(N_CTX, 8, 1, 4), 2)
+    lowering.run()
+    rows = [(row.kernel.name.rpartition(":")[2], row.barrier_from) for row in lowering.writer.rows]
+    assert [barrier for name, barrier in rows if name == "rows"][-1] == MANY_ROWS
 
 
 def test_memory_counts_what_steps_touch(model: Model) -> None:
