@@ -15,22 +15,32 @@ from llvmlite import ir
 from numba import float32, int32, njit, types
 from numba.extending import intrinsic
 
-from kernels_cpu.ops.attention_parts import BATCH, N0, SCORE_STRIDE, SUMS, ZERO, emit_at
+from kernels_cpu.ops.attention_parts import (
+    BATCH,
+    LANES,
+    N0,
+    SCORE_STRIDE,
+    SUMS,
+    V_SUM,
+    emit_at,
+    emit_products,
+)
 from kernels_cpu.ops.quantize import SMALLEST
 from kernels_cpu.ops.rotation import copy_padded, rotate
 from kernels_cpu.ops.scatter import scatter_fours
 from kernels_cpu.simd import (
     F32,
     I8,
+    I16,
     I32,
     I64,
     V_F32X16,
-    V_I16X32,
-    V_I32X16,
     Builder,
     bitcast,
     const,
+    emit_as_is,
     emit_fma,
+    emit_half_to_float,
     emit_load,
     emit_load_f16,
     emit_loop,
@@ -70,13 +80,15 @@ LEVELS = 32767.0
 """Largest integer of a query."""
 
 
-def _emit_words(b: Builder, v: ir.Value, bits: int) -> list[ir.Value]:
-    """Keys of 16 positions as <32 x i16>: for each 4 columns the even ones, then the odd ones."""
-    if bits == 8:
-        return [b.and_(v, const(V_I16X32, 0xFF)), b.lshr(v, const(V_I16X32, 8))]
-    low = const(V_I16X32, 0xF)
-    even = [b.and_(v, low), b.and_(b.lshr(v, const(V_I16X32, 8)), low)]
-    return [*even, b.and_(b.lshr(v, const(V_I16X32, 4)), low), b.lshr(v, const(V_I16X32, 12))]
+def _emit_words(b: Builder, v: ir.Value, bits: int, k: int) -> ir.Value:
+    """The k-th pairs of columns of keys v as i16: for each 4 columns the even ones (0, 2), then the odd ones (1, 3)."""
+
+    def shifted(up: int, down: int) -> ir.Value:
+        # Shifts, and no masks: these would take a register of those that hold sums.
+        raised = b.shl(v, const(v.type, up)) if up else v
+        return b.lshr(raised, const(v.type, down))
+
+    return shifted(*((8, 8), (0, 8))[k]) if bits == 8 else shifted((12, 4, 8, 0)[k], 12)
 
 
 def emit_score_blocks(b: Builder, bits: int, n: int, n_blocks: int, operands: list[ir.Value], scores: ir.Value) -> None:
@@ -86,42 +98,51 @@ def emit_score_blocks(b: Builder, bits: int, n: int, n_blocks: int, operands: li
     as many bytes as are read of the integers are prefetched from `ahead` on.
     """
     q, scales, codes, n_columns, ahead = operands
-    places = [(4 * SCORE_STRIDE * t, 64 * j) for j in range(n_blocks) for t in range(n)]
+    parts, n_words = range(n_blocks * 16 // LANES), 16 // bits
+    at_once = 2 if LANES == 8 and n <= 4 else 1
+    v_sum, v_words = ir.VectorType(I32, LANES), ir.VectorType(I16, 2 * LANES)
+    places = [(4 * SCORE_STRIDE * t, 4 * LANES * part) for part in parts for t in range(n)]
     for row, column in places:
-        emit_store(b, ZERO, scores, row + column)
+        emit_store(b, const(V_SUM, 0.0), scores, row + column)
 
-    def vectors(
-        first: ir.Value, packed: ir.Value, further: ir.Value, i: ir.Value, sums: list[ir.Value]
-    ) -> list[ir.Value]:
-        at = emit_at(b, first, i, 128)
-        for j in range(n_blocks):
-            emit_prefetch(b, b.add(emit_at(b, further, i, 64 * n_blocks), const(I64, 64 * j)))
-        words = [_emit_words(b, emit_load(b, V_I16X32, at, 64 * j), bits) for j in range(n_blocks)]
-        pairs = emit_at(b, packed, i, 4 * n * len(words[0]))
-        for k in range(len(words[0])):
-            offsets = [8 * n * (k // 2) + 8 * t + 4 * (k % 2) for t in range(n)]
-            x = [b.bitcast(emit_splat(b, V_I32X16, emit_load(b, I32, pairs, o)), V_I16X32) for o in offsets]
-            sums = [b.add(s, emit_maddwd(b, words[m // n][k], x[m % n])) for m, s in enumerate(sums)]
-        return sums
+    def vectors(at: ir.Value, pairs: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+        found = list(sums)
+        for first in parts[::at_once]:
+            near = parts[first : first + at_once]
+            v = [emit_load(b, v_words, at, 4 * LANES * part) for part in near]
+            for k in range(n_words):
+                words = [_emit_words(b, x, bits, k) for x in v]
+                for t in range(n):
+                    x = emit_load(b, I32, pairs, 8 * n * (k // 2) + 8 * t + 4 * (k % 2))
+                    x = b.bitcast(emit_splat(b, v_sum, x), v_words)
+                    for part, w in zip(near, words, strict=True):
+                        total = b.add(found[part * n + t], emit_maddwd(b, w, x))
+                        found[part * n + t] = emit_as_is(b, total) if LANES == 8 else total
+        return found
 
     def block(k: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
         packed = emit_at(b, q, k, QUERY_BLOCK_BYTES * n)
-        starts = [emit_splat(b, V_I32X16, emit_load(b, I32, packed, 64 * n + 4 * t)) for t in range(n)]
+        starts = [emit_splat(b, v_sum, emit_load(b, I32, packed, 64 * n + 4 * t)) for t in range(n)]
         first, further = emit_at(b, codes, k, 128 * bits), emit_at(b, ahead, k, 64 * bits * n_blocks)
-        sums = emit_loop(
-            b, N0, const(I64, bits), 1, starts * n_blocks, lambda i, s: vectors(first, packed, further, i, s)
-        )
-        d = [emit_load_f16(b, emit_at(b, scales, k, 64), 32 * j) for j in range(n_blocks)]
+
+        def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            for j in range(n_blocks):
+                emit_prefetch(b, b.add(emit_at(b, further, i, 64 * n_blocks), const(I64, 64 * j)))
+            return vectors(emit_at(b, first, i, 128), emit_at(b, packed, i, 4 * n * n_words), sums)
+
+        sums = emit_loop(b, N0, const(I64, bits), 1, starts * len(parts), step)
+        halves = emit_at(b, scales, k, 64)
         for m, (row, column) in enumerate(places):
-            before = emit_load(b, V_F32X16, scores, row + column)
-            emit_store(b, emit_fma(b, b.sitofp(sums[m], V_F32X16), d[m // n], before), scores, row + column)
+            d = emit_half_to_float(b, emit_load(b, ir.VectorType(I16, LANES), halves, column // 2))
+            before = emit_load(b, V_SUM, scores, row + column)
+            emit_store(b, emit_fma(b, b.sitofp(sums[m], V_SUM), d, before), scores, row + column)
         return []
 
     emit_loop(b, N0, n_columns, 1, [], block)
     factors = emit_at(b, q, n_columns, QUERY_BLOCK_BYTES * n)
     for m, (row, column) in enumerate(places):
-        factor = emit_splat(b, V_F32X16, emit_load(b, F32, factors, 4 * (m % n)))
-        emit_store(b, b.fmul(emit_load(b, V_F32X16, scores, row + column), factor), scores, row + column)
+        factor = emit_splat(b, V_SUM, emit_load(b, F32, factors, 4 * (m % n)))
+        emit_store(b, b.fmul(emit_load(b, V_SUM, scores, row + column), factor), scores, row + column)
 
 
 def _make_score(bits: int) -> Any:
@@ -155,18 +176,15 @@ def _make_score(bits: int) -> Any:
     return score
 
 
-def _emit_values(b: Builder, row: ir.Value, bits: int, part: int | None) -> list[ir.Value]:
-    """The integers of 32 columns of a position as <16 x float>: both halves, or the one called for."""
-    parts = (0, 1) if part is None else (part,)
-    if bits == 8:
-        codes = [emit_load(b, ir.VectorType(I8, 16), row, 16 * h) for h in parts]
-    else:
-        packed = emit_load(b, ir.VectorType(I8, 16), row)
-        words = b.bitcast(packed, ir.VectorType(ir.IntType(16), 8))
-        high = b.bitcast(b.lshr(words, const(words.type, 4)), packed.type)
-        nibbles = [b.and_(packed if h == 0 else high, const(packed.type, 15)) for h in parts]
-        codes = [b.sub(x, const(x.type, BIAS_4)) for x in nibbles]
-    return [b.sitofp(b.sext(x, V_I32X16), V_F32X16) for x in codes]
+def _emit_values(b: Builder, row: ir.Value, bits: int, column: int) -> ir.Value:
+    """The integers of LANES columns, from `column` of 32 on, of a position as floats."""
+    codes = emit_load(b, ir.VectorType(I8, LANES), row, column if bits == 8 else column % 16)
+    words = b.sext(codes, ir.VectorType(I32, LANES))
+    if bits == 4:
+        # Shifts, and no masks: these would take a register of those that hold sums.
+        raised = words if column >= 16 else b.shl(words, const(words.type, 28))
+        words = b.ashr(raised, const(words.type, 4 if column >= 16 else 28))
+    return b.sitofp(words, V_SUM)
 
 
 def emit_weigh_block(
@@ -178,18 +196,18 @@ def emit_weigh_block(
     prefetched.
     """
     w, codes, first, end, far = operands
-    row_bytes, n_vectors = 4 * bits, 2 if part is None else 1
+    row_bytes = 4 * bits
+    columns = range(0, 32, LANES) if part is None else range(16 * part, 16 * part + 16, LANES)
 
     def step(p: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
         row, weight = emit_at(b, codes, p, row_bytes), emit_at(b, w, p, 4)
         if part != 1:
             emit_prefetch(b, b.add(row, far))
-        x = [emit_splat(b, V_F32X16, emit_load(b, F32, weight, 128 * t)) for t in range(n)]
-        values = _emit_values(b, row, bits, part)
-        return [emit_fma(b, values[m // n], x[m % n], total) for m, total in enumerate(sums)]
+        x = [b.add(weight, const(I64, 128 * t)) for t in range(n)]
+        return emit_products(b, x, len(columns), lambda part: _emit_values(b, row, bits, columns[part]), sums)
 
-    places = [(o[t], 64 * (j if part is None else part)) for j in range(n_vectors) for t in range(n)]
-    sums = emit_loop(b, first, end, 1, [emit_load(b, V_F32X16, *place) for place in places], step)
+    places = [(o[t], 4 * column) for column in columns for t in range(n)]
+    sums = emit_loop(b, first, end, 1, [emit_load(b, V_SUM, *place) for place in places], step)
     for total, place in zip(sums, places, strict=True):
         emit_store(b, total, *place)
 
@@ -213,7 +231,7 @@ def _make_weigh(bits: int) -> Any:
                 start = emit_at(b, out, k, 128)
                 o = [emit_at(b, start, stride, t) for t in range(case)]
                 operands = [work, emit_at(b, codes, k, 128 * bits), first, end, far]
-                for part in (None,) if 2 * case < SUMS else (0, 1):
+                for part in (None,) if 2 * case <= SUMS - (bits == 4) else (0, 1):
                     emit_weigh_block(b, bits, case, part, operands, o)
                 return []
 

@@ -12,21 +12,18 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels_cpu.ops.attention_parts import BATCH, N0, SCORE_STRIDE, SUMS, ZERO, emit_at
+from kernels_cpu.ops.attention_parts import BATCH, LANES, N0, SCORE_STRIDE, SUMS, V_SUM, emit_at, emit_products
 from kernels_cpu.ops.scatter import scatter_f32
 from kernels_cpu.simd import (
-    F32,
+    I16,
     I64,
-    V_F32X16,
     Builder,
     const,
-    emit_fma,
+    emit_half_to_float,
     emit_load,
-    emit_load_f16,
     emit_loop,
     emit_pick,
     emit_prefetch,
-    emit_splat,
     emit_store,
     emit_switch,
     f32x16,
@@ -37,11 +34,17 @@ from kernels_cpu.simd import (
 )
 
 Loader = Callable[[Builder, ir.Value, int], ir.Value]
-"""Emits a load of 16 values at an address and an offset in bytes, as <16 x float>."""
+"""Emits a load of LANES values at an address and an offset in bytes, as floats."""
+
+N_PARTS = 16 // LANES
 
 
 def _load_f32(b: Builder, addr: ir.Value, offset: int = 0) -> ir.Value:
-    return emit_load(b, V_F32X16, addr, offset)
+    return emit_load(b, V_SUM, addr, offset)
+
+
+def _load_f16(b: Builder, addr: ir.Value, offset: int = 0) -> ir.Value:
+    return emit_half_to_float(b, emit_load(b, ir.VectorType(I16, LANES), addr, offset))
 
 
 def emit_score_blocks(
@@ -52,7 +55,7 @@ def emit_score_blocks(
     operands: packed queries, keys at the first of the blocks, head_dim, ahead; as many bytes as are read of the keys
     are prefetched from `ahead` on. fmt is the bytes of a value and its loader.
     """
-    size, load_16 = fmt
+    size, load_part = fmt
     q, k, d, ahead = operands
     step_bytes = 16 * size * n_blocks
 
@@ -60,13 +63,12 @@ def emit_score_blocks(
         packed, column = emit_at(b, q, i, 4 * n), emit_at(b, k, i, 32 * size)
         for line in range(0, step_bytes, 64):
             emit_prefetch(b, b.add(emit_at(b, ahead, i, step_bytes), const(I64, line)))
-        x = [emit_splat(b, V_F32X16, emit_load(b, F32, packed, 4 * t)) for t in range(n)]
-        keys = [load_16(b, column, 16 * size * j) for j in range(n_blocks)]
-        return [emit_fma(b, keys[m // n], x[m % n], total) for m, total in enumerate(sums)]
+        x = [b.add(packed, const(I64, 4 * t)) for t in range(n)]
+        return emit_products(b, x, n_blocks * N_PARTS, lambda part: load_part(b, column, LANES * size * part), sums)
 
-    sums = emit_loop(b, N0, d, 1, [ZERO] * (n * n_blocks), step)
+    sums = emit_loop(b, N0, d, 1, [const(V_SUM, 0.0)] * (n * n_blocks * N_PARTS), step)
     for m, total in enumerate(sums):
-        emit_store(b, total, scores, 4 * SCORE_STRIDE * (m % n) + 64 * (m // n))
+        emit_store(b, total, scores, 4 * SCORE_STRIDE * (m % n) + 4 * LANES * (m // n))
 
 
 def _make_score(fmt: tuple[int, Loader]) -> Any:
@@ -92,7 +94,7 @@ def _make_score(fmt: tuple[int, Loader]) -> Any:
                 return []
 
             def body(case: int) -> None:
-                if 2 * case < SUMS:
+                if 2 * case <= SUMS:
                     emit_score_blocks(b, fmt, case, 2, [q, k, d, ahead], scores)
                 else:
                     emit_loop(b, N0, stop, 16, [], lambda p, _: one_block(case, p))
@@ -113,19 +115,18 @@ def emit_weigh_columns(
     operands: weights, values at the first of the columns, first, end, bytes from a position to the next, and how far
     beyond a position's values lies what is prefetched.
     """
-    size, load_16 = fmt
+    size, load_part = fmt
     w, v, first, end, stride, far = operands
 
     def step(p: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
         row, weight = b.add(v, b.mul(p, stride)), emit_at(b, w, p, 4)
         for line in range(0, 16 * size * n_vectors, 64):
             emit_prefetch(b, b.add(b.add(row, far), const(I64, line)))
-        x = [emit_splat(b, V_F32X16, emit_load(b, F32, weight, 4 * SCORE_STRIDE * t)) for t in range(n)]
-        values = [load_16(b, row, 16 * size * j) for j in range(n_vectors)]
-        return [emit_fma(b, values[m // n], x[m % n], total) for m, total in enumerate(sums)]
+        x = [b.add(weight, const(I64, 4 * SCORE_STRIDE * t)) for t in range(n)]
+        return emit_products(b, x, n_vectors * N_PARTS, lambda part: load_part(b, row, LANES * size * part), sums)
 
-    places = [(o[t], 64 * j) for j in range(n_vectors) for t in range(n)]
-    sums = emit_loop(b, first, end, 1, [emit_load(b, V_F32X16, *place) for place in places], step)
+    places = [(o[t], 4 * LANES * j) for j in range(n_vectors * N_PARTS) for t in range(n)]
+    sums = emit_loop(b, first, end, 1, [emit_load(b, V_SUM, *place) for place in places], step)
     for total, place in zip(sums, places, strict=True):
         emit_store(b, total, *place)
 
@@ -156,7 +157,7 @@ def _make_weigh(fmt: tuple[int, Loader]) -> Any:
                 emit_weigh_columns(b, fmt, case, n_vectors, operands, o)
 
             def pair(case: int, c: ir.Value) -> list[ir.Value]:
-                if 2 * case < SUMS:
+                if 2 * case <= SUMS:
                     columns(case, 2, 32 * size, c, 0)
                 else:
                     columns(case, 1, 32 * size, c, 0)
@@ -192,7 +193,7 @@ def pack(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rotation:
         st_f32(place + 4 * n * d, ld_f32(q + 4 * d) * scale)
 
 
-FLOATS: dict[str, tuple[int, Loader]] = {"f32": (4, _load_f32), "f16": (2, emit_load_f16)}
+FLOATS: dict[str, tuple[int, Loader]] = {"f32": (4, _load_f32), "f16": (2, _load_f16)}
 """Bytes of a value and its loader."""
 
 score_f32, weigh_f32 = _make_score(FLOATS["f32"]), _make_weigh(FLOATS["f32"])

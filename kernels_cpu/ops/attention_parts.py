@@ -44,6 +44,11 @@ BATCH = {"avx512": 8, "avx2": 6, "neon": 6, "portable": 2}[PATH]
 SUMS = {"avx512": 16, "avx2": 6, "neon": 6, "portable": 2}[PATH]
 """Sums of 16 lanes that the registers hold beside what is added to them."""
 
+LANES = 8 if PATH == "avx2" else 16
+"""Lanes of the sums that pages are added to: on AVX2 a register, so that one value at a time is beside them."""
+
+V_SUM = ir.VectorType(F32, LANES)
+
 HEADER = 32
 """Floats of a state in front of O."""
 
@@ -78,6 +83,33 @@ def emit_exp2(b: Builder, x: ir.Value) -> ir.Value:
     power = b.add(b.shl(b.bitcast(t, words), const(words, 23)), const(words, 127 << 23))
     y = b.fmul(p, b.bitcast(power, x.type))
     return b.select(b.fcmp_ordered("<", x, const(x.type, -126.0)), const(x.type, 0.0), y)
+
+
+def emit_products(
+    b: Builder, x: list[ir.Value], n_parts: int, values: Callable[[int], ir.Value], sums: list[ir.Value]
+) -> list[ir.Value]:
+    """sums[part * n + t] += x[t] * values(part), x being the addresses of n floats.
+
+    LLVM keeps the order of what is emitted: the fewer of both sides stay in registers, the others come one at a time.
+    """
+    n, found = len(x), list(sums)
+
+    def factor(t: int) -> ir.Value:
+        return emit_splat(b, V_SUM, emit_load(b, F32, x[t]))
+
+    if n <= n_parts:
+        kept = [factor(t) for t in range(n)]
+        for part in range(n_parts):
+            v = values(part)
+            for t in range(n):
+                found[part * n + t] = emit_fma(b, v, kept[t], sums[part * n + t])
+    else:
+        kept = [values(part) for part in range(n_parts)]
+        for t in range(n):
+            f = factor(t)
+            for part in range(n_parts):
+                found[part * n + t] = emit_fma(b, kept[part], f, sums[part * n + t])
+    return found
 
 
 @intrinsic

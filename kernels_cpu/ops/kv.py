@@ -9,8 +9,8 @@ run. With hd = head_dim, and hd16, hd32 = hd rounded up to 16 and 32:
               V  f16 scale [hd32 / 32][32 positions], then i8 [hd32 / 32][32 positions][32 columns]
     q4_0      K  f16 scale [hd32 / 32][32 positions], then u8 [hd32 / 8][32 positions][4]: integers + 8 of columns j
                  (low bits) and j + 4 (high bits) of 8
-              V  f16 scale [hd32 / 32][32 positions], then u8 [hd32 / 32][32 positions][16]: integers + 8 of columns j
-                 and j + 16 of 32
+              V  f16 scale [hd32 / 32][32 positions], then i8 [hd32 / 32][32 positions][16]: integers of columns j (low
+                 bits) and j + 16 (high bits) of 32, signed
 
 What the integers mean is said in kernels_cpu.kv_rounding. No two positions share a byte, so that threads may write
 neighbours, and none depends on another.
@@ -145,7 +145,7 @@ def _write_q4_0(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -
         scatter_nibbles(codes + 256, 128, biased(high, 8))
         d, low, high = quantise_block(y + 128 * k, 4)
         st_f16(values + 64 * k + 2 * p, d)
-        store(values + 64 * n_blocks + 512 * k + 16 * p, nibbles(biased(low, 8), biased(high, 8)))
+        store(values + 64 * n_blocks + 512 * k + 16 * p, nibbles(biased(low, 0), biased(high, 0)))
 
 
 # Replaced in each type's copy of the kernel below.

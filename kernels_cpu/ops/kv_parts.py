@@ -88,9 +88,9 @@ def biased(tyctx, x, bias):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def nibbles(tyctx, low, high):  # type: ignore[no-untyped-def]
-    """low | high << 4 of codes in 0..15, i8x16 each."""
+    """The low 4 bits of each byte of `low`, and above them those of `high`; i8x16 each."""
 
     def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        return b.or_(a[0], b.shl(a[1], const(a[1].type, 4)))
+        return b.or_(b.and_(a[0], const(a[0].type, 15)), b.shl(a[1], const(a[1].type, 4)))
 
     return low(low, low), gen

@@ -128,7 +128,7 @@ class Cache:
         k = keys[64 * n :].reshape(n, 4, PAGE, 4)[:, :, p]
         v = values[64 * n :].reshape(n, PAGE, 16)[:, p]
         key_codes = np.stack([k & 15, k >> 4], axis=2).reshape(n, 32).astype(int) - 8
-        value_codes = np.stack([v & 15, v >> 4], axis=1).reshape(n, 32).astype(int) - 8
+        value_codes = (np.stack([v & 15, v >> 4], axis=1).reshape(n, 32).astype(int) + 8) % 16 - 8
         return key_codes, self._scales(keys, p), value_codes, self._scales(values, p)
 
     def _scales(self, part: np.ndarray, p: int) -> np.ndarray:
