@@ -186,13 +186,38 @@ class Kernel:
         """Whether compiling would only load from disk."""
         return self._compiled is not None or self._marker().exists()
 
-    def address(self) -> int:
-        """The kernel's entry point; compiles, or loads from the disk cache, on first use."""
+    def load(self) -> Any:
+        """What Numba made of the function; compiles, or loads from the disk cache, on first use."""
         if self._compiled is None:
-            make = numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")
-            self._compiled = make(self.fn)
+            self._compiled = self._make()
             self._marker().touch()
-        return int(self._compiled.address)
+        return self._compiled
+
+    def _make(self) -> Any:
+        return numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")(self.fn)
+
+    def address(self) -> int:
+        """The kernel's entry point."""
+        return int(self.load().address)
+
+
+class Routine(Kernel):
+    """A function that Python calls, without the interpreter lock; compiled like a kernel, when it is first needed."""
+
+    def __init__(self, fn: Callable[..., Any], signature: str, cost: int) -> None:
+        super().__init__(fn, cost)
+        self._signature = signature
+
+    def _make(self) -> Any:
+        return numba.njit(self._signature, nogil=True, cache=True)(self.fn)
+
+    def __call__(self, *args: int) -> Any:
+        return self.load()(*args)
+
+
+def routine(signature: str, cost: int = 2) -> Callable[[Callable[..., Any]], Routine]:
+    """Decorator: this function, of a Numba signature, is a routine. It must be a module-level name."""
+    return lambda fn: Routine(fn, signature, cost)
 
 
 def kernel(fn: Callable[[int, int, int], None], cost: int = 1) -> Kernel:
@@ -230,7 +255,7 @@ def compile_all(kernels: Iterable[Kernel], progress: Progress | None = None, n_p
     wanted = {k.name: k for k in kernels}
     compile_to_disk(wanted.values(), progress, n_processes)
     for k in wanted.values():
-        k.address()
+        k.load()
 
 
 def compile_to_disk(kernels: Iterable[Kernel], progress: Progress | None = None, n_processes: int = 0) -> None:
@@ -340,7 +365,7 @@ def main() -> None:
     threading.Thread(target=_read_names, args=(names,), daemon=True).start()
     gc.disable()  # a compiler's garbage is not worth the search: a fifth of its time
     while name := names.get():
-        find_kernel(name).address()
+        find_kernel(name).load()
         os.write(answers, b"\n")
     os._exit(0)  # at once: the thread is inside a read
 

@@ -24,7 +24,7 @@ from kernels_cpu.linear import act_row_bytes
 from kernels_cpu.memory import untouched
 from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, gate, kv, rope, rows
 from kernels_cpu.packing import packed_shape
-from kernels_cpu.team import Team
+from kernels_cpu.team import ROUTINES, Team
 from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter
 from kernels_cpu.weights import PackedWeights
 
@@ -503,7 +503,7 @@ def kernels_of(graph: Graph, sizes: TapeSizes, n_threads: int) -> list[Kernel]:
     nowhere = PackedWeights(np.zeros(1, np.uint8), defaultdict(int))
     lowering = Lowering(graph, nowhere, sizes, n_threads)
     lowering.run()
-    return lowering.writer.kernels()
+    return [*lowering.writer.kernels(), *ROUTINES]
 
 
 class TapeProgram:
@@ -526,7 +526,7 @@ class TapeProgram:
         n_floats = len(logits.array) // logits.stride * (logits.stride // 4)
         self._logits = logits.array.view(np.float32)[:n_floats].reshape(-1, logits.stride // 4)[:, : graph.n_vocab]
         self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
-        compile_all(lowering.writer.kernels(), progress)
+        compile_all([*lowering.writer.kernels(), *ROUTINES], progress)
         self.tape = lowering.writer.tape()
         self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
         self._team = Team(n_threads)

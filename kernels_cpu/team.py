@@ -11,7 +11,7 @@ import threading
 import numpy as np
 from numba import njit
 
-import kernels_cpu.compile  # noqa: F401  (says where Numba keeps what it compiles below)
+from kernels_cpu.compile import Kernel, routine
 from kernels_cpu.simd import ld_i64, st_i64
 from kernels_cpu.sync import atomic_add, atomic_exchange, atomic_load, barrier, call_kernel, pause
 
@@ -51,13 +51,13 @@ def _publish(state: int, n_threads: int) -> int:
     return n_parked
 
 
-@njit("void(int64, int64)", nogil=True, cache=True)
+@routine("void(int64, int64)")
 def _lead(state: int, n_threads: int) -> None:
     """The caller's share of a job that is announced."""
     _run_rows(state, 0, n_threads)
 
 
-@njit("int64(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
+@routine("int64(int64, int64, int64, int64, int64, int64)")
 def _run(state: int, n_threads: int, tape: int, n_lines: int, line_bytes: int, n_rows: int) -> int:
     """Announce a job and, unless threads must be woken for it first, run it; gives how many must."""
     st_i64(state + 8 * TAPE, tape)
@@ -70,14 +70,14 @@ def _run(state: int, n_threads: int, tape: int, n_lines: int, line_bytes: int, n
     return n_parked
 
 
-@njit("int64(int64, int64)", nogil=True, cache=True)
+@routine("int64(int64, int64)")
 def _stop(state: int, n_threads: int) -> int:
     """Announce the end; gives how many threads must be woken for it."""
     st_i64(state + 8 * STOP, 1)
     return _publish(state, n_threads)
 
 
-@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
+@routine("int64(int64, int64, int64, int64)")
 def _follow(state: int, thread: int, n_threads: int, seen: int) -> int:
     """A worker's life until it parks: gives the number of the last job done, or -1 to stop."""
     looks = 0
@@ -101,10 +101,16 @@ def _follow(state: int, thread: int, n_threads: int, seen: int) -> int:
             looks += 1
 
 
+ROUTINES: tuple[Kernel, ...] = (_lead, _run, _stop, _follow)
+"""What a team calls: to be compiled together with the kernels."""
+
+
 class Team:
     """`n_threads` threads, the caller among them. `run` is not reentrant; `close` ends the others."""
 
     def __init__(self, n_threads: int) -> None:
+        for one in ROUTINES:
+            one.load()  # now, and not in several threads at once
         self.n_threads = n_threads
         self._state = np.zeros(PARKED + 8 * (n_threads + 1), np.int64)
         self._address = int(self._state.ctypes.data)

@@ -27,6 +27,7 @@ batch, and from the cache for all batches but the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from numba import float32, int64, njit
 
@@ -183,7 +184,7 @@ def _merge(row: int, job: int) -> None:
             _put_out(row, state, i, h)
 
 
-@kernel
+@partial(kernel, cost=4)
 def attention(row: int, thread: int, n_threads: int) -> None:
     """Attention of the step's rows, whose keys and values are in the cache.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from numba import njit
 
 from kernels_cpu.compile import kernel
@@ -22,7 +24,7 @@ def _add(x: int, w: int, eps: float, addend: int, out: int, n_blocks: int, n_col
         store(out + at, load(f32x16, addend + at) + y)
 
 
-@kernel
+@partial(kernel, cost=8)
 def rows(row: int, thread: int, n_threads: int) -> None:
     """Norm, addition, norm and quantising of rows; what has an address of 0 (or bits of 0) is left out:
 

@@ -94,7 +94,12 @@ def test_a_process_whose_sources_were_changed_compiles_nothing(compiling: Module
 
 @pytest.mark.parametrize(("pattern", "n_bytes"), [("*.nbc", 0), ("*.nbc", 100), ("*.nbi", 0), ("*.nbi", 40)])
 def test_damaged_cache_files_are_made_anew(tmp_path: Path, pattern: str, n_bytes: int) -> None:
-    code = "from kernels_cpu.ops import elementwise; import kernels_cpu.team; print(elementwise.scale.address() > 0)"
+    code = (
+        "from kernels_cpu.ops import elementwise\n"
+        "from kernels_cpu.team import ROUTINES\n"
+        "ROUTINES[2].load()\n"
+        "print(elementwise.scale.address() > 0)"
+    )
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "LOCALLLM_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     for _ in range(2):
