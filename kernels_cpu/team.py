@@ -105,6 +105,14 @@ ROUTINES: tuple[Kernel, ...] = (_lead, _run, _stop, _follow)
 """What a team calls: to be compiled together with the kernels."""
 
 
+def load_cached() -> None:
+    """Load the routines that are in the disk cache, with what Numba sets up for the first of them (half a second): for
+    a process that has time now and none later."""
+    for one in ROUTINES:
+        if one.is_cached():
+            one.load()
+
+
 class Team:
     """`n_threads` threads, the caller among them. `run` is not reentrant; `close` ends the others."""
 

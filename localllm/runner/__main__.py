@@ -16,9 +16,11 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
 
     # only now: what these import takes a second, in which a signal may come
+    from kernels_cpu.team import load_cached
     from localllm.runner.outbox import Outbox
     from localllm.runner.service import Service
 
+    load_cached()
     Service(Outbox(frames)).serve(sys.stdin.buffer)
     os._exit(0)  # at once: threads may be inside a long step
 
