@@ -235,14 +235,13 @@ def find_kernel(name: str) -> Kernel:
 
 
 def every_kernel() -> list[Kernel]:
-    """The kernels of all quant types and operations."""
-    found: dict[str, Kernel] = {}
+    """The kernels of all quant types and operations, and the routines that run them."""
+    names = ["kernels_cpu.team"]
     for package in ("kernels_cpu.ops", "kernels_cpu.quants"):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-            for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, Kernel):
-                    found[value.name] = value
-    return list(found.values())
+        path = importlib.import_module(package).__path__
+        names += [module.name for module in pkgutil.iter_modules(path, f"{package}.")]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    return list({value.name: value for value in values if isinstance(value, Kernel)}.values())
 
 
 def compile_all(kernels: Iterable[Kernel], progress: Progress | None = None, n_processes: int = 0) -> None:
