@@ -15,28 +15,29 @@ kernels_cpu.ops.quantize writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import FunctionType
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import int64, njit, types
+from numba import int64, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels_cpu.compile import Kernel
-from kernels_cpu.ops import arg, copy_of, run_of_rows, share
+from kernels_cpu.ops import arg, copy_of, run_of_rows, share, specialised
 from kernels_cpu.ops.quantize import HALF_LANES, HALVES, ISUM, LANES, D, S, record_bytes
 from kernels_cpu.quants.floats import FloatFormat
-from kernels_cpu.quants.format import Format, Header
+from kernels_cpu.quants.format import Format, Header, Scales, no_header
 from kernels_cpu.simd import (
     AVX512,
     F32,
     I32,
     I64,
+    PART_BYTES,
+    SIGNED_CODES,
     V_F32X16,
-    V_I16X32,
+    V_I8X64,
     V_I32X16,
     BlockDot,
     BlockDot16,
@@ -65,11 +66,23 @@ class TileShape(NamedTuple):
     rows: int
 
 
-TILE_SHAPES = TileShape(2, 1), TileShape(2, 2), TileShape(1, TILE_ROWS)
+FEW_SHAPES, MANY_SHAPE = (TileShape(2, 1), TileShape(2, 2)), TileShape(1, TILE_ROWS)
 """What products are made of. With one or two rows they wait for memory, which two streams get more of than one."""
 
-CHUNK_BYTES = 192 * 1024
-"""Activations to work on at a time: they stay in the second-level cache while all weight rows pass by."""
+CHUNK_ROWS, PANEL_COLUMNS = 96, 1024
+"""Activations worked on at a time: they stay in the second-level cache while weights pass by. The weights of a group,
+unpacked, stay in the first-level cache meanwhile."""
+
+PANEL_ROWS, NEVER = 24, 1 << 62
+"""From so many activation rows on, unpacking first is worth it: no weights are fetched while a panel is worked on."""
+
+UNITS_AT_ONCE = 4
+"""Units of two groups that read the same activations before the next columns are taken."""
+
+MAX_PANEL_BYTES = PANEL_COLUMNS // 32 * (8 + 4) * 64  # codes, two scales, two minimums
+
+SCRATCH_BYTES = MAX_PANEL_BYTES + 2 * UNITS_AT_ONCE * CHUNK_ROWS * 64
+"""Memory that a thread needs for a product: a panel, and the sums of as many weight rows with the rows of a chunk."""
 
 
 def act_row_bytes(n_cols: int, bits: int) -> int:
@@ -97,9 +110,10 @@ class _Record:
     def sums(self, part: int, n_parts: int) -> XSums:
         """Sums over all 32 columns, or one of two halves."""
         total, lanes = (ISUM, LANES) if n_parts == 1 else (HALVES + 4 * part, HALF_LANES + 4 * part)
-        return XSums(
-            lambda: self.word(I32, total), lambda: self.b.bitcast(emit_broadcast4(self.b, self.words, lanes), V_I16X32)
-        )
+        return XSums(lambda: self._repeated(total), lambda: self._repeated(lanes))
+
+    def _repeated(self, offset: int) -> ir.Value:
+        return emit_broadcast4(self.b, self.words, offset, PART_BYTES)
 
 
 @dataclass(frozen=True)
@@ -138,9 +152,9 @@ class _Products:
         return BlockDot(b, fmt.max_code, fmt.zero_point, 8 // self.n_parts, sums)
 
     def columns(self, b: Builder, record: _Record, k: int) -> list[ir.Value]:
-        """Activations of columns 4k .. 4k + 3, repeated for each weight row, as a dot product takes them."""
+        """Activations of columns 4k .. 4k + 3, repeated over a part, as a dot product takes them."""
         n = self.bits // 8
-        return [emit_broadcast4(b, record.x, 4 * n * k + 4 * i) for i in range(n)]
+        return [emit_broadcast4(b, record.x, 4 * n * k + 4 * i, PART_BYTES) for i in range(n)]
 
     def accumulate(self, b: Builder, places: list[_Place], records: list[_Record], accs: Accumulators) -> None:
         """Add a sub-block of each group of weight rows, at `places`, to the accumulators [row][group].
@@ -153,9 +167,10 @@ class _Products:
             k = steps[0][0]
             part = k * self.n_parts // 8
             dots[part] = dots[part] or [[self.dot(b, record, part) for _ in places] for record in records]
+            prepared = [dot.prepare(codes) for dot, (_, codes) in zip(dots[part][0], steps, strict=True)]
             for record, row_dots in zip(records, dots[part], strict=True):
                 columns = self.columns(b, record, k)
-                for dot, (_, codes) in zip(row_dots, steps, strict=True):
+                for dot, codes in zip(row_dots, prepared, strict=True):
                     dot.step(codes, *columns)
             n_left[part] -= 1
             if not n_left[part]:
@@ -186,6 +201,7 @@ class _Products:
 
 
 def _zeros(b: Builder, shape: TileShape) -> Accumulators:
+    """Accumulators that hold 0."""
     return [
         [cgutils.alloca_once_value(b, const(V_F32X16, 0.0)) for _ in range(shape.groups)] for _ in range(shape.rows)
     ]
@@ -210,9 +226,12 @@ class _Operands:
         return [b.add(self.w, b.mul(group_bytes, const(I64, g))) for g in range(shape.groups)]
 
 
-def _emit_quant_tile(b: Builder, fmt: Format, bits: int, shape: TileShape, operands: _Operands) -> Accumulators:
+def _emit_quant_tile(
+    b: Builder, fmt: Format, bits: int, shape: TileShape, operands: _Operands, accs: Accumulators
+) -> None:
+    """Add the products of a tile to its accumulators."""
     rows, groups = operands.rows(b, shape), operands.groups(b, shape, fmt.packed_block_bytes)
-    accs, products = _zeros(b, shape), _Products(fmt, bits)
+    products = _Products(fmt, bits)
 
     def sub_block(places: list[_Place], i: ir.Value) -> None:
         products.accumulate(b, places, [products.record(b, row, i) for row in rows], accs)
@@ -228,12 +247,74 @@ def _emit_quant_tile(b: Builder, fmt: Format, bits: int, shape: TileShape, opera
                 within = b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes)))
                 places = [_Place(b.add(p, within), h) for p, h in zip(blocks, headers, strict=True)]
                 sub_block(places, b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index))
-    return accs
 
 
-def _emit_float_tile(b: Builder, fmt: FloatFormat, bits: int, shape: TileShape, operands: _Operands) -> Accumulators:
+def _emit_sign_changed(b: Builder, fmt: Format, codes: ir.Value) -> ir.Value:
+    """Codes that are multiplied as signed bytes lie in a panel as such: the product changes their sign once more."""
+    return b.xor(codes, const(codes.type, 0x80)) if SIGNED_CODES and fmt.max_code > 127 else codes
+
+
+def _panel_format(fmt: Format) -> Format:
+    """The form of a sub-block in a panel: 8 vectors of codes, then the scales and minimums, each <16 x f32>."""
+
+    def scales(b: Builder, p: ir.Value, header: Header) -> Scales:
+        vectors = [emit_load(b, V_F32X16, p, 512 + 64 * i) for i in range(fmt.n_scales + fmt.n_minimums)]
+        own, rest = tuple(vectors[: fmt.n_scales]), tuple(vectors[fmt.n_scales :])
+        return Scales(own, half_minimums=rest) if fmt.n_minimums == 2 else Scales(own, *rest)
+
+    def codes(b: Builder, p: ir.Value) -> Iterator[tuple[int, ir.Value]]:
+        return ((k, _emit_sign_changed(b, fmt, emit_load(b, V_I8X64, p, 64 * k))) for k in range(8))
+
+    return replace(
+        fmt,
+        name=f"{fmt.name}_panel",
+        block_columns=32,
+        header_bytes=0,
+        sub_bytes=512 + 64 * (fmt.n_scales + fmt.n_minimums),
+        emit_header=no_header,
+        emit_scales=scales,
+        emit_codes=codes,
+    )
+
+
+def _emit_unpack(b: Builder, fmt: Format, w: ir.Value, n_blocks: ir.Value, panel: ir.Value) -> None:
+    """Write the codes and scales of n_blocks blocks at w to a panel."""
+    panel_bytes = _panel_format(fmt).sub_bytes
+    with cgutils.for_range(b, n_blocks) as block:
+        p = b.add(w, b.mul(block.index, const(I64, fmt.packed_block_bytes)))
+        header = fmt.emit_header(b, p)
+        with cgutils.for_range(b, const(I64, fmt.n_sub)) as sub:
+            q = b.add(p, b.add(const(I64, fmt.header_bytes), b.mul(sub.index, const(I64, fmt.sub_bytes))))
+            i = b.add(b.mul(block.index, const(I64, fmt.n_sub)), sub.index)
+            to = b.add(panel, b.mul(i, const(I64, panel_bytes)))
+            for k, codes in fmt.emit_codes(b, q):
+                emit_store(b, _emit_sign_changed(b, fmt, codes), to, 64 * k)
+            scaling = fmt.emit_scales(b, q, header)
+            minimums = scaling.half_minimums or ((scaling.minimum,) if scaling.minimum is not None else ())
+            for k, vector in enumerate((*scaling.scales, *minimums)):
+                emit_store(b, vector, to, 512 + 64 * k)
+
+
+def _make_unpack(fmt: Format | FloatFormat) -> Any:
+    """Intrinsic (w, n_blocks, panel): the blocks at w are written to a panel, where a type has one."""
+
+    @intrinsic
+    def unpack(tyctx, w, n_blocks, panel):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            if isinstance(fmt, Format) and fmt.sub_bytes < 512:
+                _emit_unpack(b, fmt, *a)
+            return ctx.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), gen
+
+    return unpack
+
+
+def _emit_float_tile(
+    b: Builder, fmt: FloatFormat, bits: int, shape: TileShape, operands: _Operands, accs: Accumulators
+) -> None:
+    """Add the products of a tile to its accumulators."""
     rows, groups = operands.rows(b, shape), operands.groups(b, shape, fmt.packed_block_bytes)
-    accs = _zeros(b, shape)
     with cgutils.for_range(b, operands.n_blocks) as block:
         offset = b.mul(block.index, const(I64, fmt.packed_block_bytes))
         blocks, xs = [b.add(p, offset) for p in groups], [b.add(x, b.mul(block.index, const(I64, 128))) for x in rows]
@@ -251,7 +332,6 @@ def _emit_float_tile(b: Builder, fmt: FloatFormat, bits: int, shape: TileShape, 
         for row_accs, row in zip(accs, partials, strict=True):
             for acc, value in zip(row_accs, row, strict=True):
                 b.store(b.fadd(b.load(acc), value), acc)
-    return accs
 
 
 def _emit_result(b: Builder, acc: ir.Value, out: ir.Value, bias: ir.Value, residual: ir.Value) -> None:
@@ -264,20 +344,65 @@ def _emit_result(b: Builder, acc: ir.Value, out: ir.Value, bias: ir.Value, resid
     emit_store(b, b.load(value), out)
 
 
+def _emit_tile(
+    b: Builder, fmt: Format | FloatFormat, bits: int, shape: TileShape, operands: _Operands, accs: Accumulators
+) -> None:
+    if isinstance(fmt, Format):
+        _emit_quant_tile(b, fmt, bits, shape, operands, accs)
+    else:
+        _emit_float_tile(b, fmt, bits, shape, operands, accs)
+
+
+@dataclass(frozen=True)
+class _Results:
+    """Where the results of a tile go, and what is added to them: addresses, of which 0 means that there is none."""
+
+    out: ir.Value
+    out_stride: ir.Value
+    bias: ir.Value
+    residual: ir.Value
+
+    def store(self, b: Builder, accs: Accumulators) -> None:
+        has_bias, has_residual = (b.icmp_unsigned("!=", p, const(I64, 0)) for p in (self.bias, self.residual))
+        for k, row_accs in enumerate(accs):
+            for g, acc in enumerate(row_accs):
+                offset = b.add(b.mul(self.out_stride, const(I64, k)), const(I64, 64 * g))
+                bias = b.select(has_bias, b.add(self.bias, const(I64, 64 * g)), self.bias)
+                residual = b.select(has_residual, b.add(self.residual, offset), self.residual)
+                _emit_result(b, b.load(acc), b.add(self.out, offset), bias, residual)
+
+
+def _call(b: Builder, name: str, args: list[ir.Value], body: Callable[[Builder, list[ir.Value]], None]) -> None:
+    """Call a function of the module, made with `body` at its first call: where a tile is used twice it is there once,
+    and LLVM is done sooner with several small functions than with one."""
+    fn = b.module.globals.get(name)
+    if fn is None:
+        fn = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
+        fn.linkage = "internal"
+        fn.attributes.add("noinline")
+        fn.attributes.alignstack = 64  # else what is spilled may straddle cache lines
+        inside = Builder(fn.append_basic_block("entry"))
+        body(inside, list(fn.args))
+        inside.ret_void()
+    b.call(fn, args)
+
+
+def _tile_name(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> str:
+    return f"tile_{fmt.name}_{bits}_{shape.groups}x{shape.rows}"
+
+
 def _make_tile(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> Any:
-    emit: Callable[..., Accumulators] = _emit_quant_tile if isinstance(fmt, Format) else _emit_float_tile
+    """Intrinsic (w, x, x_stride, n_blocks, out, out_stride, bias, residual): a tile over all columns."""
+
+    def body(b: Builder, a: list[ir.Value]) -> None:
+        accs = _zeros(b, shape)
+        _emit_tile(b, fmt, bits, shape, _Operands(*a[:4]), accs)
+        _Results(*a[4:]).store(b, accs)
 
     @intrinsic
     def tile(tyctx, w, x, x_stride, n_blocks, out, out_stride, bias, residual):  # type: ignore[no-untyped-def]
         def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-            out, out_stride, bias, residual = a[4:]
-            has_bias, has_residual = (b.icmp_unsigned("!=", p, const(I64, 0)) for p in (bias, residual))
-            for k, row_accs in enumerate(emit(b, fmt, bits, shape, _Operands(*a[:4]))):
-                for g, acc in enumerate(row_accs):
-                    offset = b.add(b.mul(out_stride, const(I64, k)), const(I64, 64 * g))
-                    at_bias = b.select(has_bias, b.add(bias, const(I64, 64 * g)), bias)
-                    at_residual = b.select(has_residual, b.add(residual, offset), residual)
-                    _emit_result(b, b.load(acc), b.add(out, offset), at_bias, at_residual)
+            _call(b, _tile_name(fmt, bits, shape), list(a), body)
             return ctx.get_dummy_value()
 
         return types.void(*[types.int64] * 8), gen
@@ -285,28 +410,109 @@ def _make_tile(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> Any:
     return tile
 
 
-def make_tiles(fmt: Format | FloatFormat, bits: int = 8) -> tuple[Any, ...]:
-    """Intrinsics (w, x, x_stride, n_blocks, out, out_stride, bias, residual), one for each of TILE_SHAPES.
+def _make_chunk_tile(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> Any:
+    """Intrinsic (w, x, x_stride, n_blocks, sums, more, out, out_stride, bias, residual): a tile over some columns.
 
-    `bits` is the width of quantised activations; float weights take them as float32.
+    It goes on from what is at `sums`, float32 [rows][16]; where there are `more` columns to come, its own go there.
     """
-    return tuple(_make_tile(fmt, bits, shape) for shape in TILE_SHAPES)
+
+    def body(b: Builder, a: list[ir.Value]) -> None:
+        accs, sums, more = _zeros(b, shape), a[4], a[5]
+        for k, (acc,) in enumerate(accs):
+            b.store(emit_load(b, V_F32X16, sums, 64 * k), acc)
+        _emit_tile(b, fmt, bits, shape, _Operands(*a[:4]), accs)
+        with b.if_else(b.icmp_unsigned("!=", more, const(I64, 0))) as (then, otherwise):
+            with then:
+                for k, (acc,) in enumerate(accs):
+                    emit_store(b, b.load(acc), sums, 64 * k)
+            with otherwise:
+                _Results(*a[6:]).store(b, accs)
+
+    @intrinsic
+    def tile(tyctx, w, x, x_stride, n_blocks, sums, more, out, out_stride, bias, residual):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            _call(b, _tile_name(fmt, bits, shape), list(a), body)
+            return ctx.get_dummy_value()
+
+        return types.void(*[types.int64] * 10), gen
+
+    return tile
 
 
-@njit(inline="always")
-def _first_unit(row: int, thread: int, n_threads: int) -> int:
-    """Where the share of `thread` of the units of 32 output columns begins; that of `n_threads` is the end."""
-    before, n_units = arg(row, 13), arg(row, 8) // 2
-    start = share(before + n_units + arg(row, 14), thread, n_threads) - before
-    return smaller(larger(start, 0), n_units)
+@dataclass(frozen=True)
+class Tiles:
+    """What the product kernel of a type and a width of activations is made of: names that `_product` uses.
+
+    `tile_1` and `tile_2` are tiles of one and of two activation rows over all columns. `tile_n` works on `blocks`
+    blocks of `block_bytes` at a time, which are `sub_blocks` sub-blocks each, while activations of a block take
+    `x_bytes`; from `panel_rows` rows on `tile_panel` does so on what `unpack` has made of them.
+    """
+
+    tile_1: Any
+    tile_2: Any
+    tile_n: Any
+    tile_panel: Any
+    unpack: Any
+    panel_rows: int
+    blocks: int
+    sub_blocks: int
+    block_bytes: int
+    x_bytes: int
 
 
-@njit(inline="always")
-def run_linear(row, thread, n_threads, tile_1, tile_2, tile_n):  # type: ignore[no-untyped-def]
-    """A kernel's body. Arguments of the row:
+def make_tiles(fmt: Format | FloatFormat, bits: int = 8) -> Tiles:
+    """`bits` is the width of quantised activations; float weights take them as float32.
+
+    Codes that are bytes already gain nothing from a panel; and activations of 16 bits are those of few rows.
+    """
+    tile_n = tile_panel = _make_chunk_tile(fmt, bits, MANY_SHAPE)
+    panel_rows, n_sub, x_bytes = NEVER, fmt.block_columns // 32, 128
+    if isinstance(fmt, Format):
+        x_bytes = record_bytes(bits)
+        if bits == 8 and fmt.sub_bytes < 512:
+            panel_rows, tile_panel = PANEL_ROWS, _make_chunk_tile(_panel_format(fmt), bits, MANY_SHAPE)
+    return Tiles(
+        tile_1=_make_tile(fmt, bits, FEW_SHAPES[0]),
+        tile_2=_make_tile(fmt, bits, FEW_SHAPES[1]),
+        tile_n=tile_n,
+        tile_panel=tile_panel,
+        unpack=_make_unpack(fmt),
+        panel_rows=panel_rows,
+        blocks=max(1, PANEL_COLUMNS // fmt.block_columns),
+        sub_blocks=n_sub,
+        block_bytes=fmt.packed_block_bytes,
+        x_bytes=n_sub * x_bytes,
+    )
+
+
+@intrinsic
+def clear(tyctx, sums, n):  # type: ignore[no-untyped-def]
+    """Set float32 [n][16] at `sums` to 0."""
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        with cgutils.for_range(b, a[1]) as i:
+            emit_store(b, const(V_F32X16, 0.0), b.add(a[0], b.mul(i.index, const(I64, 64))))
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, types.int64), gen
+
+
+# What the two kernels below use: each type has copies of them with globals of their own.
+tile_1: Any
+tile_2: Any
+tile_n: Any
+tile_panel: Any
+unpack: Any
+read_row: Any
+tile_1 = tile_2 = tile_n = tile_panel = unpack = read_row = None
+panel_rows = blocks = sub_blocks = block_bytes = x_bytes = 0
+
+
+def _product(row: int, thread: int, n_threads: int) -> None:
+    """Product with a matrix. Arguments:
 
     count, x, x_stride, w, out, out_stride, n_blocks, group_bytes, n_groups, bias, residual, x_own, residual_own,
-    units_before, units_after.
+    units_before, units_after, scratch (SCRATCH_BYTES for each thread).
 
     `x` are quantised activations (for float weights: f32 rows). n_groups is even: a thread takes whole units
     of 32 output columns, so that what follows can work on the same columns without waiting. The units of products
@@ -318,18 +524,35 @@ def run_linear(row, thread, n_threads, tile_1, tile_2, tile_n):  # type: ignore[
     x, x_stride, w = copy_of(thread, arg(row, 1), arg(row, 11), n), arg(row, 2), arg(row, 3)
     out, out_stride, n_blocks = arg(row, 4), arg(row, 5), arg(row, 6)
     group_bytes, bias, residual = arg(row, 7), arg(row, 9), copy_of(thread, arg(row, 10), arg(row, 12), n)
-    first_unit, end_unit = _first_unit(row, thread, n_threads), _first_unit(row, thread + 1, n_threads)
-    chunk = max(64, CHUNK_BYTES // x_stride // 8 * 8)
-    for first in range(0, n, chunk):
-        last = min(n, first + chunk)
-        whole = first + (last - first) // TILE_ROWS * TILE_ROWS
-        for unit in range(first_unit, end_unit):
-            for g in range(2 * unit, 2 * unit + 2):
-                bg = bias + g * 64 if bias != 0 else 0
-                for t in range(first, whole, TILE_ROWS):
-                    rt = residual + g * 64 + t * out_stride if residual != 0 else 0
-                    to = out + g * 64 + t * out_stride
-                    tile_n(w + g * group_bytes, x + t * x_stride, x_stride, n_blocks, to, out_stride, bg, rt)
+    before, n_units = arg(row, 13), arg(row, 8) // 2
+    in_all = before + n_units + arg(row, 14)
+    first_unit = smaller(larger(share(in_all, thread, n_threads) - before, 0), n_units)
+    end_unit = smaller(larger(share(in_all, thread + 1, n_threads) - before, 0), n_units)
+    panel = arg(row, 15) + SCRATCH_BYTES * thread
+    for first in range(0, n, CHUNK_ROWS):
+        last = smaller(n, first + CHUNK_ROWS)
+        whole, is_unpacked = first + (last - first) // TILE_ROWS * TILE_ROWS, last - first >= panel_rows
+        for from_unit in range(first_unit, end_unit if first < whole else first_unit, UNITS_AT_ONCE):
+            to_unit = smaller(end_unit, from_unit + UNITS_AT_ONCE)
+            clear(panel + MAX_PANEL_BYTES, 2 * UNITS_AT_ONCE * CHUNK_ROWS)
+            # Weights that few rows wait for are best read from end to end.
+            step = blocks if last - first >= PANEL_ROWS else n_blocks
+            for k in range(0, n_blocks, step):
+                n_now, more = smaller(step, n_blocks - k), int64(n_blocks > k + step)
+                for g in range(2 * from_unit, 2 * to_unit):
+                    wk, xk = w + g * group_bytes + k * block_bytes, x + k * x_bytes
+                    sums = panel + MAX_PANEL_BYTES + (g - 2 * from_unit) * CHUNK_ROWS * 64
+                    bg, n_sub = bias + g * 64 if bias != 0 else 0, n_now * sub_blocks
+                    if is_unpacked:
+                        unpack(wk, n_now, panel)
+                    for t in range(first, whole, TILE_ROWS):
+                        to, xt, st = out + g * 64 + t * out_stride, xk + t * x_stride, sums + 64 * (t - first)
+                        rt = residual + g * 64 + t * out_stride if residual != 0 else 0
+                        if is_unpacked:
+                            tile_panel(panel, xt, x_stride, n_sub, st, more, to, out_stride, bg, rt)
+                        else:
+                            tile_n(wk, xt, x_stride, n_now, st, more, to, out_stride, bg, rt)
+        for unit in range(first_unit, end_unit if whole < last else first_unit):
             wu, bu = w + 2 * unit * group_bytes, bias + unit * 128 if bias != 0 else 0
             t = whole
             while t < last:
@@ -386,13 +609,10 @@ def _emit_float_row(
         emit_store(b, value, b.add(out, b.mul(k.index, const(I64, 4))))
 
 
-@njit(inline="always")
-def run_embedding(row, thread, n_threads, read_row):  # type: ignore[no-untyped-def]
-    """A kernel's body. Arguments of the row:
+def _rows(row: int, thread: int, n_threads: int) -> None:
+    """Rows of a matrix, as float32. Arguments: count, ids (int32), w, n_blocks, group_bytes, out, out_stride, own.
 
-    count, ids, w, n_blocks, group_bytes, out, out_stride, own.
-
-    Writes the rows `ids` (int32) of the matrix as float32; splits the rows of the step.
+    Splits the rows of the step.
     """
     n = ld_i64(arg(row, 0))
     ids, w, n_blocks, group_bytes = arg(row, 1), arg(row, 2), arg(row, 3), arg(row, 4)
@@ -421,26 +641,10 @@ def make_row_reader(fmt: Format | FloatFormat) -> Any:
 
 # ------------------------------------------------------------------- the kernels of a type
 
-# What `_product` and `_rows` call: each type's kernels are copies of these two functions with globals of their own,
-# since Numba reads globals as constants, and its disk cache wants functions and not closures.
-tile_1 = tile_2 = tile_n = read_row = None
 
-
-def _product(row: int, thread: int, n_threads: int) -> None:
-    """Product with a matrix of one type: see run_linear."""
-    run_linear(row, thread, n_threads, tile_1, tile_2, tile_n)
-
-
-def _rows(row: int, thread: int, n_threads: int) -> None:
-    """Rows of a matrix of one type: see run_embedding."""
-    run_embedding(row, thread, n_threads, read_row)
-
-
-def _kernel(template: Any, module: str, name: str, **used: Any) -> Kernel:
-    copy = FunctionType(template.__code__, globals() | used, name)
-    # Numba's cache files go by the qualified name and the file of the template.
-    copy.__module__, copy.__qualname__ = module, f"{module.rpartition('.')[2]}_{name}"
-    return Kernel(copy, cost=1 if template is _rows else 4)
+def _product_kernel(module: str, name: str, tiles: Tiles) -> Kernel:
+    used = {field.name: getattr(tiles, field.name) for field in fields(tiles)}
+    return specialised(_product, module, name, cost=4, **used)
 
 
 def product_kernels(fmt: Format | FloatFormat, module: str) -> tuple[Kernel, Kernel, Kernel]:
@@ -448,8 +652,6 @@ def product_kernels(fmt: Format | FloatFormat, module: str) -> tuple[Kernel, Ker
 
     `module` is the name of the module that binds them to these names.
     """
-    bits = (8, 8) if isinstance(fmt, FloatFormat) else (8, 16)
-    tiles = [dict(zip(("tile_1", "tile_2", "tile_n"), make_tiles(fmt, b), strict=True)) for b in bits]
-    linear = _kernel(_product, module, "linear", **tiles[0])
-    linear_16 = linear if bits[1] == 8 else _kernel(_product, module, "linear_16", **tiles[1])
-    return linear, linear_16, _kernel(_rows, module, "embedding", read_row=make_row_reader(fmt))
+    linear = _product_kernel(module, "linear", make_tiles(fmt, 8))
+    linear_16 = linear if isinstance(fmt, FloatFormat) else _product_kernel(module, "linear_16", make_tiles(fmt, 16))
+    return linear, linear_16, specialised(_rows, module, "embedding", read_row=make_row_reader(fmt))

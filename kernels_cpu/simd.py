@@ -365,10 +365,10 @@ def _emit_lookup_portable(b: Builder, index: ir.Value, table: Sequence[int]) -> 
     return found
 
 
-def emit_broadcast4(b: Builder, addr: ir.Value, offset: int = 0) -> ir.Value:
-    """The 4 bytes at `addr + offset` in each of 16 groups of 4 bytes, <64 x i8>."""
-    x = emit_load(b, I32, addr, offset)
-    return b.bitcast(emit_splat(b, V_I32X16, x), V_I8X64)
+def emit_broadcast4(b: Builder, addr: ir.Value, offset: int = 0, n_bytes: int = 64) -> ir.Value:
+    """The 4 bytes at `addr + offset` again and again, <n_bytes x i8>."""
+    words = emit_splat(b, ir.VectorType(I32, n_bytes // 4), emit_load(b, I32, addr, offset))
+    return b.bitcast(words, ir.VectorType(I8, n_bytes))
 
 
 # ------------------------------------------------------------- int8 dot products
@@ -459,10 +459,23 @@ def _emit_dot_avx2_signed(b: Builder, acc: ir.Value, codes: ir.Value, x: ir.Valu
     return b.add(acc, emit_maddwd(b, pairs, const(pairs.type, 1)))
 
 
+PART_BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "portable": 64}[PATH]
+"""A code vector is multiplied in parts that fit a register."""
+
+V_PART = ir.VectorType(I8, PART_BYTES)
+_PART_I16, _PART_I32 = ir.VectorType(I16, PART_BYTES // 2), ir.VectorType(I32, PART_BYTES // 4)
+
+
+def emit_parts(b: Builder, codes: ir.Value) -> list[ir.Value]:
+    """A code vector, <64 x i8>, in parts."""
+    m = 64 // PART_BYTES
+    return [codes] if m == 1 else [emit_slice(b, codes, k, m) for k in range(m)]
+
+
 @dataclass(frozen=True)
 class XSums:
-    """Sums over the activations of a run of columns, loaded when they are needed: all of them as <16 x i32>, and those
-    of columns 0, 1 and of columns 2, 3 of each 4, side by side as <32 x i16>; the same for all rows."""
+    """Sums over the activations of a run of columns, loaded when they are needed: all of them, i32, and those of
+    columns 0, 1 and of columns 2, 3 of each 4, i16 beside i16; 4 bytes repeated over a part, <n x i8>."""
 
     total: Callable[[], ir.Value]
     lanes: Callable[[], ir.Value]
@@ -481,81 +494,103 @@ class BlockDot:
 
     def __init__(self, b: Builder, max_code: int, zero_point: int, n_steps: int, x_sums: XSums) -> None:
         self.b, self.max_code, self.x_sums = b, max_code, x_sums
-        in_16_bits = AVX2 and not AVX512
+        self.in_16_bits = AVX2 and not AVX512
         self.bias = 128 if max_code > 127 and SIGNED_CODES else 0
         self.zero_point = zero_point - self.bias
         largest = 2 * n_steps * 127 * max(zero_point, max_code - zero_point)
-        self.fits = in_16_bits and not self.bias and largest <= 32767
-        self.acc = const(V_I32X16, 0) if in_16_bits else self._less_zero_point(const(V_I32X16, 0))
-        self.pairs: ir.Value | None = None
+        self.fits = self.in_16_bits and not self.bias and largest <= 32767
+        self.accs = [const(_PART_I32, 0)] * (64 // PART_BYTES)
+        if not self.in_16_bits:
+            self._take_zero_point_off()
+        self.pairs: list[ir.Value] = []
         self.n_pairs = 0
 
-    def step(self, codes: ir.Value, x: ir.Value) -> None:
-        """Add 4 columns: codes <64 x i8>, x the 4 activations repeated for each row."""
-        b = self.b
+    def prepare(self, codes: ir.Value) -> list[ir.Value]:
+        """A code vector as `step` takes it; the same for all rows."""
         if self.bias:
-            codes = b.xor(codes, const(codes.type, 0x80))
-        if AVX512:
-            self.acc = emit_vpdpbusd(b, self.acc, codes, x)
-        elif NEON:
-            self.acc = _emit_sdot(b, self.acc, codes, x)
-        elif not AVX2:
-            self.acc = emit_dot_portable(b, self.acc, codes, x)
-        elif self.bias:
-            self.acc = _emit_dot_avx2_signed(b, self.acc, codes, x)
-        else:
-            self._step_16bit(codes, x)
+            codes = self.b.xor(codes, const(codes.type, 0x80))
+        return emit_parts(self.b, codes)
 
-    def _step_16bit(self, codes: ir.Value, x: ir.Value) -> None:
+    def step(self, codes: list[ir.Value], x: ir.Value) -> None:
+        """Add 4 columns: prepared codes, and the 4 activations repeated over a part."""
+        if self.in_16_bits and not self.bias:
+            self._step_16_bits(codes, x)
+        else:
+            self.accs = [self._dot(acc, part, x) for acc, part in zip(self.accs, codes, strict=True)]
+
+    def _dot(self, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+        if AVX512:
+            return emit_vpdpbusd(self.b, acc, codes, x)
+        if NEON:
+            return _emit_sdot(self.b, acc, codes, x)
+        return (_emit_dot_avx2_signed if AVX2 else emit_dot_portable)(self.b, acc, codes, x)
+
+    def _step_16_bits(self, codes: list[ir.Value], x: ir.Value) -> None:
         b = self.b
-        if self.fits and self.zero_point and self.pairs is None:
-            self.pairs = b.mul(self.x_sums.lanes(), const(V_I16X32, -self.zero_point))
+        if self.fits and self.zero_point and not self.pairs:
+            lanes = b.bitcast(self.x_sums.lanes(), _PART_I16)
+            self.pairs = [b.mul(lanes, const(_PART_I16, -self.zero_point))] * len(codes)
         if not self.fits and self.n_pairs == max(1, 32767 // (2 * 127 * self.max_code)):
             self._widen()
-        pairs = emit_maddubs(b, codes, x)
-        self.pairs = emit_as_is(b, pairs if self.pairs is None else b.add(self.pairs, pairs))
+        new = [emit_maddubs(b, part, x) for part in codes]
+        if self.pairs:
+            new = [b.add(pairs, more) for pairs, more in zip(self.pairs, new, strict=True)]
+        self.pairs = [emit_as_is(b, pairs) for pairs in new]
         self.n_pairs += 1
 
     def _widen(self) -> None:
-        if self.pairs is not None:
-            self.acc = self.b.add(self.acc, emit_maddwd(self.b, self.pairs, const(self.pairs.type, 1)))
-        self.pairs, self.n_pairs = None, 0
+        b = self.b
+        if self.pairs:
+            wide = [emit_maddwd(b, pairs, const(_PART_I16, 1)) for pairs in self.pairs]
+            self.accs = [b.add(acc, more) for acc, more in zip(self.accs, wide, strict=True)]
+        self.pairs, self.n_pairs = [], 0
 
-    def _less_zero_point(self, total: ir.Value) -> ir.Value:
-        if not self.zero_point:
-            return total
-        return self.b.sub(total, self.b.mul(self.x_sums.total(), const(V_I32X16, self.zero_point)))
+    def _take_zero_point_off(self) -> None:
+        if self.zero_point:
+            total = self.b.bitcast(self.x_sums.total(), _PART_I32)
+            off = self.b.mul(total, const(_PART_I32, self.zero_point))
+            self.accs = [self.b.sub(acc, off) for acc in self.accs]
 
     def finish(self) -> ir.Value:
         """The sums, <16 x i32>."""
         self._widen()
-        return self._less_zero_point(self.acc) if AVX2 and not AVX512 and not self.fits else self.acc
+        if self.in_16_bits and not self.fits:
+            self._take_zero_point_off()
+        return emit_join(self.b, self.accs)
 
 
 class BlockDot16:
     """As BlockDot with 16-bit activations: x in -32767..32767, codes unsigned up to 255.
 
     A step's even and odd columns become two vectors of i16 pairs, so `step` takes the activations of
-    columns (0, 2) and of (1, 3), each pair repeated for every row. 32 columns cannot overflow 32 bits.
+    columns (0, 2) and of (1, 3), each pair repeated over a part. 32 columns cannot overflow 32 bits.
     """
 
     def __init__(self, b: Builder, zero_point: int, x_sums: XSums) -> None:
         self.b, self.zero_point, self.x_sums = b, zero_point, x_sums
-        self.acc = const(V_I32X16, 0)
+        self.accs = [const(_PART_I32, 0)] * (64 // PART_BYTES)
 
-    def step(self, codes: ir.Value, x_even: ir.Value, x_odd: ir.Value) -> None:
-        """Add 4 columns: codes <64 x i8>, two activation pairs as <64 x i8>."""
+    def prepare(self, codes: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
+        """A code vector as `step` takes it, even and odd columns apart; the same for all rows."""
         b = self.b
-        words = b.bitcast(codes, V_I16X32)
-        even, odd = b.and_(words, const(V_I16X32, 0xFF)), b.lshr(words, const(V_I16X32, 8))
-        for w, x in ((even, x_even), (odd, x_odd)):
-            self.acc = b.add(self.acc, emit_maddwd(b, w, b.bitcast(x, V_I16X32)))
+        words = [b.bitcast(part, _PART_I16) for part in emit_parts(b, codes)]
+        return [(b.and_(w, const(_PART_I16, 0xFF)), b.lshr(w, const(_PART_I16, 8))) for w in words]
+
+    def step(self, codes: list[tuple[ir.Value, ir.Value]], *x: ir.Value) -> None:
+        """Add 4 columns: prepared codes, two activation pairs."""
+        b = self.b
+        for x_pair, which in zip(x, range(2), strict=True):
+            pairs = b.bitcast(x_pair, _PART_I16)
+            more = [emit_maddwd(b, part[which], pairs) for part in codes]
+            self.accs = [b.add(acc, m) for acc, m in zip(self.accs, more, strict=True)]
 
     def finish(self) -> ir.Value:
         """The sums, <16 x i32>."""
-        if not self.zero_point:
-            return self.acc
-        return self.b.sub(self.acc, self.b.mul(self.x_sums.total(), const(V_I32X16, self.zero_point)))
+        b, accs = self.b, self.accs
+        if self.zero_point:
+            off = b.mul(b.bitcast(self.x_sums.total(), _PART_I32), const(_PART_I32, self.zero_point))
+            accs = [b.sub(acc, off) for acc in accs]
+        return emit_join(b, accs)
 
 
 # ------------------------------------------------------- intrinsics for Numba functions

@@ -20,7 +20,7 @@ from kernels_cpu import KernelError
 from kernels_cpu.compile import Kernel, compile_all
 from kernels_cpu.fusion import Step, readers_of, steps_of
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, Node, RopeSpec, StepInputs, Value, Vector
-from kernels_cpu.linear import act_row_bytes
+from kernels_cpu.linear import SCRATCH_BYTES, act_row_bytes
 from kernels_cpu.memory import untouched
 from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, gate, kv, rope, rows
 from kernels_cpu.packing import packed_shape
@@ -103,6 +103,7 @@ class Lowering:
         self._free: dict[tuple[str, int], list[Buffer]] = {}
         self._vectors: dict[tuple[Vector, int], int] = {}
         self._rope_tables: dict[tuple[RopeSpec, int], tuple[int, int]] = {}
+        self._product_scratch = 0
         self._scratches: dict[tuple[int, int, int], tuple[Buffer, tuple[int, ...]]] = {}
         self._readers = readers_of(graph)
         self._steps = steps_of(graph)
@@ -218,12 +219,21 @@ class Lowering:
             residual_own,
             before,
             after,
+            self._products_scratch(),
         )
         columns = _columns(shape.n_groups // 2, before, after)
         accesses = [Access(x, ALL, few="own" if x.own else ALL), Access(out, columns, True)]
         if residual:
             accesses.append(Access(residual, columns, few="own" if residual.own else None))
         self.writer.add(shape.quant.linear if bits == 8 else shape.quant.linear_16, args, accesses)
+
+    def _products_scratch(self) -> int:
+        """The address of what each thread needs for a product."""
+        if not self._product_scratch:
+            array = np.zeros(self.n_threads * SCRATCH_BYTES + 64, np.uint8)
+            self.workspace_bytes += array.nbytes
+            self._product_scratch = self._hold(array[-array.ctypes.data % 64 :])
+        return self._product_scratch
 
     def _quantise(self, value: Value, bits: int) -> Buffer:
         """The quantised form of a value; made now if what made the value could not."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from kernels_cpu.compile import Kernel
@@ -69,18 +69,29 @@ def round_up(tyctx, n, unit):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), gen
 
 
-@njit(forceinline=True)
-def copy_of(thread: int, x: int, own: int, n: int) -> int:
+@intrinsic
+def copy_of(tyctx, thread, x, own, n):  # type: ignore[no-untyped-def]
     """Where the rows of the value at x begin for a thread, in a step of n rows."""
-    return x + own * thread if n <= OWN_ROWS else x
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        thread, x, own, n = a
+        return b.select(b.icmp_signed("<=", n, const(I64, OWN_ROWS)), b.add(x, b.mul(own, thread)), x)
+
+    return types.int64(*[types.int64] * 4), gen
 
 
-@njit(forceinline=True)
-def run_of_rows(thread: int, n_threads: int, n: int, own: int) -> tuple[int, int]:
+@intrinsic
+def run_of_rows(tyctx, thread, n_threads, n, own):  # type: ignore[no-untyped-def]
     """First and end of the rows that a thread makes: all of them where it keeps a copy, else a share."""
-    if own != 0 and n <= OWN_ROWS:
-        return 0, n
-    return share(n, thread, n_threads), share(n, thread + 1, n_threads)
+
+    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+        thread, n_threads, n, own = a
+        has_copy = b.and_(b.icmp_signed("<=", n, const(I64, OWN_ROWS)), b.icmp_unsigned("!=", own, const(I64, 0)))
+        first, end = (b.udiv(b.mul(n, t), n_threads) for t in (thread, b.add(thread, const(I64, 1))))
+        bounds = b.select(has_copy, const(I64, 0), first), b.select(has_copy, n, end)
+        return ctx.make_tuple(b, sig.return_type, bounds)
+
+    return types.UniTuple(types.int64, 2)(*[types.int64] * 4), gen
 
 
 def specialised(template: Any, module: str, name: str, cost: int = 1, **used: Any) -> Kernel:
@@ -89,5 +100,6 @@ def specialised(template: Any, module: str, name: str, cost: int = 1, **used: An
     Numba reads globals as constants, and its disk cache wants functions of a module and not closures.
     """
     copy = FunctionType(template.__code__, template.__globals__ | used, name)
-    copy.__module__, copy.__qualname__, copy.__doc__ = module, name, template.__doc__
+    copy.__module__, copy.__doc__ = module, template.__doc__
+    copy.__qualname__ = f"{module.rpartition('.')[2]}_{name}"
     return Kernel(copy, cost)

@@ -61,7 +61,7 @@ EmitCodes = Callable[[Builder, ir.Value], Iterator[tuple[int, ir.Value]]]
 
 @dataclass(frozen=True)
 class Format:
-    """A quant type with integer codes; `n_scales` is the number of scales that `emit_scales` gives, 1 or 2.
+    """A quant type with integer codes; `emit_scales` gives `n_scales` (1 or 2) and `n_minimums`.
 
     `pack` takes the GGUF bytes of whole groups, uint8 [n_groups, 16, n_blocks, block_bytes], and gives
     uint8 [n_groups, n_blocks, header_bytes + n_sub·sub_bytes].
@@ -80,6 +80,7 @@ class Format:
     emit_scales: EmitScales
     emit_codes: EmitCodes
     n_scales: int = 1
+    n_minimums: int = 0
 
     @property
     def n_sub(self) -> int:

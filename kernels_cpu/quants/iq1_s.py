@@ -51,6 +51,7 @@ FORMAT = Format(
     emit_header=emit_header,
     emit_scales=_scales,
     emit_codes=lambda b, p: emit_two_bits(b, p, 16),
+    n_minimums=1,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

@@ -62,6 +62,7 @@ FORMAT = Format(
     emit_scales=_scales,
     emit_codes=lambda b, p: emit_two_bits(b, p, 32),
     n_scales=2,
+    n_minimums=2,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

@@ -45,6 +45,7 @@ FORMAT = Format(
     emit_header=no_header,
     emit_scales=_scales,
     emit_codes=lambda b, p: emit_nibbles(b, p, 64),
+    n_minimums=1,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

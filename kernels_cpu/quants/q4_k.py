@@ -82,6 +82,7 @@ FORMAT = Format(
     emit_header=emit_header,
     emit_scales=emit_scales,
     emit_codes=lambda b, p: emit_nibbles(b, p, 32),
+    n_minimums=1,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

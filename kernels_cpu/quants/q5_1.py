@@ -37,6 +37,7 @@ FORMAT = Format(
     emit_header=no_header,
     emit_scales=_scales,
     emit_codes=lambda b, p: emit_five_bits(b, p, 64, 128),
+    n_minimums=1,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

@@ -44,6 +44,7 @@ FORMAT = Format(
     emit_header=emit_header,
     emit_scales=emit_scales,
     emit_codes=lambda b, p: emit_five_bits(b, p, 32, 96),
+    n_minimums=1,
 )
 
 linear, linear_16, embedding = product_kernels(FORMAT, __name__)

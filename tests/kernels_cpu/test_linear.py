@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Vector, Weight
-from kernels_cpu.linear import act_row_bytes
+from kernels_cpu.linear import SCRATCH_BYTES, act_row_bytes
 from kernels_cpu.ops import quantize, rows
 from kernels_cpu.packing import pack, packed_shape
 from kernels_cpu.quants.format import Format
@@ -101,7 +101,8 @@ class Matrix:
         kernel = shape.quant.linear if bits == 8 else shape.quant.linear_16
         where = (out, out.strides[0], shape.n_blocks, shape.group_bytes, shape.n_groups)
         ends = (0 if bias is None else padded_bias, 0 if residual is None else out)
-        self.run([(kernel, count, act, act.strides[0], self.packed, *where, *ends)], n_threads)
+        scratch = np.full(n_threads * SCRATCH_BYTES, 0x55, np.uint8)
+        self.run([(kernel, count, act, act.strides[0], self.packed, *where, *ends, 0, 0, 0, 0, scratch)], n_threads)
         assert not out[:, self.weight.n_rows :].any(), "columns that pad the result must be zero"
         return out[:, : self.weight.n_rows]
 

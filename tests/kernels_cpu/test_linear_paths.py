@@ -19,7 +19,6 @@ from kernels_cpu import target
 path, triple, cpu, features = sys.argv[1:]
 target.TARGET = target.Target(path, cpu, features)
 from kernels_cpu import linear, simd
-from kernels_cpu.quants.floats import FloatFormat
 from kernels_cpu.quants.table import QUANT_TYPES
 
 module = ir.Module()
@@ -28,8 +27,10 @@ for quant in QUANT_TYPES.values():
     for bits in (8, 16):
         fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [simd.I64] * 5), f"{fmt.name}_{bits}")
         b = ir.IRBuilder(fn.append_basic_block())
-        emit = linear._emit_float_tile if isinstance(fmt, FloatFormat) else linear._emit_quant_tile
-        for k, (acc,) in enumerate(emit(b, fmt, bits, linear.TILE_SHAPES[-1], linear._Operands(*fn.args[:4]))):
+        shape = linear.MANY_SHAPE
+        accs = linear._zeros(b, shape)
+        linear._emit_tile(b, fmt, bits, shape, linear._Operands(*fn.args[:4]), accs)
+        for k, (acc,) in enumerate(accs):
             simd.emit_store(b, b.load(acc), fn.args[4], 64 * k)
         b.ret_void()
 llvm.initialize_all_targets()
