@@ -158,7 +158,7 @@ def test_products_of_one_value_are_shared_out_as_one_list(model: Model) -> None:
     lowering = Lowering(model.graph, pack_weights(model.graph.weights()), TapeSizes(N_CTX, 8, 1, 4), 2)
     lowering.run()
     products = [row.args for row in lowering.writer.rows if row.kernel.name.endswith(":linear")]
-    shares = [(before, n_groups // 2, after) for *_, n_groups, _, _, _, _, before, after in products]
+    shares = [(before, n_groups // 2, after) for *_, n_groups, _, _, _, _, before, after, _ in products]
     assert shares[:3] == [(0, 2, 2), (2, 1, 1), (3, 1, 0)]
     assert shares[3:7] == [(0, 2, 0), (0, 3, 0), (0, 3, 0), (0, 2, 0)]
 
