@@ -25,13 +25,15 @@ from numba.extending import intrinsic, lower_builtin, register_model, typeof_imp
 
 from kernels_cpu.target import TARGET
 
-PATH = TARGET.path
+PATH = "avx2" if TARGET.path == "avxvnni" else TARGET.path
+"""The path as far as registers go."""
+
 AVX512 = PATH == "avx512"
 AVX2 = PATH in ("avx512", "avx2")
+VNNI = TARGET.path in ("avx512", "avxvnni")
 NEON = PATH == "neon"
 FMA = AVX2 or NEON
-GFNI = AVX512 and TARGET.has("gfni")
-SIGNED_CODES = NEON or (AVX2 and not AVX512)
+SIGNED_CODES = NEON or (AVX2 and not VNNI)
 """Whether codes above 127 are multiplied as signed bytes."""
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -83,7 +85,7 @@ i32x8, i32x16 = (Vec("i32", n) for n in (8, 16))
 f32x16, f16x16, f64x16 = Vec("f32", 16), Vec("f16", 16), Vec("f64", 16)
 
 V_I8X64, V_I32X16, V_F32X16 = i8x64.ll(), i32x16.ll(), f32x16.ll()
-V_I16X32, V_F16X16 = i16x32.ll(), f16x16.ll()
+V_F16X16 = f16x16.ll()
 
 # --------------------------------------------------------------------------- emitting
 
@@ -430,11 +432,12 @@ def emit_dot_portable(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir
 
 
 def emit_vpdpbusd(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
-    """AVX-512-VNNI: as emit_dot_portable, one instruction.
+    """VNNI, 256 or 512 bits: as emit_dot_portable, one instruction.
 
     The operands go in as i32 lanes: LLVM's auto-upgrade takes that signature in every version.
     """
-    return call_llvm(b, "llvm.x86.avx512.vpdpbusd.512", V_I32X16, acc, b.bitcast(u, V_I32X16), b.bitcast(s, V_I32X16))
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * acc.type.count}"
+    return call_llvm(b, name, acc.type, acc, b.bitcast(u, acc.type), b.bitcast(s, acc.type))
 
 
 def _emit_sdot(b: Builder, acc: ir.Value, u: ir.Value, s: ir.Value) -> ir.Value:
@@ -462,7 +465,6 @@ def _emit_dot_avx2_signed(b: Builder, acc: ir.Value, codes: ir.Value, x: ir.Valu
 PART_BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "portable": 64}[PATH]
 """A code vector is multiplied in parts that fit a register."""
 
-V_PART = ir.VectorType(I8, PART_BYTES)
 _PART_I16, _PART_I32 = ir.VectorType(I16, PART_BYTES // 2), ir.VectorType(I32, PART_BYTES // 4)
 
 
@@ -494,7 +496,7 @@ class BlockDot:
 
     def __init__(self, b: Builder, max_code: int, zero_point: int, n_steps: int, x_sums: XSums) -> None:
         self.b, self.max_code, self.x_sums = b, max_code, x_sums
-        self.in_16_bits = AVX2 and not AVX512
+        self.in_16_bits = AVX2 and not VNNI
         self.bias = 128 if max_code > 127 and SIGNED_CODES else 0
         self.zero_point = zero_point - self.bias
         largest = 2 * n_steps * 127 * max(zero_point, max_code - zero_point)
@@ -519,7 +521,7 @@ class BlockDot:
             self.accs = [self._dot(acc, part, x) for acc, part in zip(self.accs, codes, strict=True)]
 
     def _dot(self, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
-        if AVX512:
+        if VNNI:
             return emit_vpdpbusd(self.b, acc, codes, x)
         if NEON:
             return _emit_sdot(self.b, acc, codes, x)

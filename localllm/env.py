@@ -69,7 +69,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "WEIGHT_CACHE_MAX", "20%", "what repacked weights may take: a share of the disk, or 50GB (0: none)", False
     ),
-    Variable("CPU", "", "force a lower instruction set: avx2 or portable", False),
+    Variable("CPU", "", "force a lower instruction set: avxvnni, avx2 or portable", False),
 )
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 

@@ -46,6 +46,7 @@ print(machine.emit_assembly(compiled))
     ("path", "triple", "cpu", "features", "expected"),
     [
         ("avx512", "x86_64-unknown-linux-gnu", "znver4", "", "vpdpbusd"),
+        pytest.param("avxvnni", "x86_64-unknown-linux-gnu", "alderlake", "", "vpdpbusd", marks=pytest.mark.slow),
         pytest.param(
             *("neon", "aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod,+fullfp16", "sdot"), marks=pytest.mark.slow
         ),
