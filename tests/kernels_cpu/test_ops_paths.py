@@ -13,7 +13,7 @@ from kernels_cpu.target import PATHS, TARGET
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-LOWER = [p for p in PATHS[PATHS.index(TARGET.path) + 1 :] if p == "portable" or (TARGET.path != "portable" and p == "avx2")]
+LOWER = [p for p in ("avx2", "portable") if p in PATHS[PATHS.index(TARGET.path) + 1 :] and TARGET.path != "neon"]
 CHECKS = "not in_place and not several and not chunking and not (prompt and window)"
 CHECKS += "".join(f" and not {shape}" for shape in ("4-1-256", "3-3-7", "16-2-80", "4-2-96", "2-1-128"))
 
