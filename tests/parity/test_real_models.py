@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.parity, pytest.mark.integration, pytest.mark.timeout(9
 
 # llama.cpp's agreement with the exact run on the likeliest token.
 TOP1_LLAMACPP = {"smollm2:135m": 0.968, "gemma3:270m": 0.953}
-NEAR_TIE = 0.3
+# llama.cpp's own logits are further from the exact ones than ours: where its lead is 0.34, the exact lead is 0.17.
+NEAR_TIE = 0.4
 
 
 @dataclass
