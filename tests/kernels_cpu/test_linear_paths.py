@@ -18,7 +18,7 @@ from llvmlite import ir
 from kernels_cpu import target
 path, triple, cpu, features = sys.argv[1:]
 target.TARGET = target.Target(path, cpu, features)
-from kernels_cpu import linear, simd
+from kernels_cpu import simd, tiles
 from kernels_cpu.quants.table import QUANT_TYPES
 
 module = ir.Module()
@@ -27,9 +27,9 @@ for quant in QUANT_TYPES.values():
     for bits in (8, 16):
         fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [simd.I64] * 5), f"{fmt.name}_{bits}")
         b = ir.IRBuilder(fn.append_basic_block())
-        shape = linear.MANY_SHAPE
-        accs = linear._zeros(b, shape)
-        linear._emit_tile(b, fmt, bits, shape, linear._Operands(*fn.args[:4]), accs)
+        shape = tiles.MANY_SHAPE
+        accs = tiles._zeros(b, shape)
+        tiles._emit_tile(b, fmt, bits, shape, tiles._Operands(*fn.args[:4]), accs)
         for k, (acc,) in enumerate(accs):
             simd.emit_store(b, b.load(acc), fn.args[4], 64 * k)
         b.ret_void()
