@@ -15,8 +15,8 @@ from kernels_cpu.quants.table import QuantType, quant_type
 
 # A thread's share of a product is counted in units of 2 groups, and their number must come out even.
 UNIT_ROWS = 2 * GROUP_ROWS
-# A part is what fits a second-level cache together with what NumPy makes of it on the way.
-PART_BYTES = 256 << 10
+# A part and what NumPy makes of it on the way stay in the caches; with smaller ones NumPy's calls are what takes time.
+PART_BYTES = 512 << 10
 
 
 @dataclass(frozen=True)

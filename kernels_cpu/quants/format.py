@@ -16,7 +16,7 @@ An integer dot product needs unsigned codes: value = scale·(code - zero_point) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,44 +137,96 @@ def emit_bytes_as_codes(b: Builder, addr: ir.Value, offset: int) -> Iterator[tup
 
 
 # ------------------------------------------------------------------ packing, in NumPy
+#
+# NumPy is slow where it works on pieces of few bytes. Rows are therefore moved in words of 4 bytes, and bits only
+# once 16 rows lie side by side.
 
 
 def per_row(x: Bytes) -> Bytes:
-    """Bytes that each row has once a block, uint8 [g, 16, nb, n] -> [g, nb, 16·n], row after row."""
-    g, r, nb, n = x.shape
-    return x.transpose(0, 2, 1, 3).reshape(g, nb, r * n)
+    """The 1 or 2 bytes that each row has once a block, uint8 [g, 16, nb, n] -> [g, nb, 16·n], row after row."""
+    elements = x.view(f"u{x.shape[-1]}")[..., 0]
+    return np.ascontiguousarray(elements.transpose(0, 2, 1)).view(np.uint8)
+
+
+def per_sub(x: Bytes, n_sub: int) -> Bytes:
+    """The bytes that each row has n times a sub-block, uint8 [g, 16, nb, n_sub·n] -> [g, nb, n_sub, n·16]."""
+    g, _, nb, _ = x.shape
+    return x.transpose(0, 2, 3, 1).reshape(g, nb, n_sub, -1)
 
 
 def interleave(codes: Bytes) -> Bytes:
     """Groups of 4 bytes a row side by side: uint8 [g, 16, nb, 4·n] -> [g, nb, n, 64]."""
-    g, r, nb, n = codes.shape
-    words = np.ascontiguousarray(codes).view(np.uint32).reshape(g, r, nb, n // 4)
-    return np.ascontiguousarray(words.transpose(0, 2, 3, 1)).view(np.uint8).reshape(g, nb, n // 4, 64)
+    words = codes.view(np.uint32)
+    return np.ascontiguousarray(words.transpose(0, 2, 3, 1)).view(np.uint8)
+
+
+def interleave_apart(codes: Bytes, n: int, apart: int = 1) -> Bytes:
+    """As interleave, with vectors in n piles: uint8 [g, 16, nb, 4·apart·n·m] -> [n, g, nb, m, 64·apart].
+
+    [i, ..., j, :] are the `apart` vectors from (j·n + i)·apart on.
+    """
+    g, r, nb, _ = codes.shape
+    words = codes.view(np.uint32).reshape(g, r, nb, -1, n, apart)
+    piles = np.ascontiguousarray(words.transpose(4, 0, 2, 3, 5, 1)).view(np.uint8)
+    return piles.reshape(n, g, nb, -1, 64 * apart)
+
+
+def transpose_fields(piles: Bytes, width: int) -> Bytes:
+    """Swap place in a byte and place in a pile: in uint8 [8 / width, ..., 64·n] bits f·width.. of byte [i, ...] become
+    bits i·width.. of byte [f, ...]. It works in place."""
+    words = piles.view(np.uint64)
+    for shift, low in ((4, 0x0F0F0F0F0F0F0F0F), (2, 0x3333333333333333), (1, 0x5555555555555555)):
+        if shift >= width:
+            pairs = words.reshape(-1, 2, shift // width, *words.shape[1:])
+            a, b, by = pairs[:, 0], pairs[:, 1], np.uint64(shift)
+            differs = ((a >> by) ^ b) & np.uint64(low)
+            b ^= differs
+            a ^= differs << by
+    return piles
+
+
+def code_vectors(codes: Bytes) -> Bytes:
+    """Codes of a byte, uint8 [g, 16, nb, n_sub, 32] -> the 8 code vectors of each sub-block, [g, nb, n_sub, 8, 64]."""
+    g, r, nb, n_sub, _ = codes.shape
+    return interleave(codes.reshape(g, r, nb, -1)).reshape(g, nb, n_sub, 8, 64)
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:
-    """Codes below 16 of 32 columns, uint8 [g, 16, nb, 32] -> 4 nibble vectors, [g, nb, 256]."""
-    v = interleave(codes[..., :16] | (codes[..., 16:] << np.uint8(4)))
-    return v.reshape(*v.shape[:2], 256)
+    """Codes below 16, uint8 [g, 16, nb, n_sub, 32] -> 4 nibble vectors, [g, nb, n_sub, 256]."""
+    v = code_vectors(codes)
+    return (v[..., :4, :] | (v[..., 4:, :] * np.uint8(16))).reshape(*v.shape[:3], 256)
 
 
 def pack_nibble_pairs(codes: Bytes) -> Bytes:
     """As pack_nibbles, with columns 8j.. in the low and 8j + 4.. in the high nibbles of vector j."""
-    c = codes.reshape(*codes.shape[:3], 4, 2, 4)
-    low, high = (np.ascontiguousarray(c[..., i, :]).reshape(*codes.shape[:3], 16) for i in range(2))
-    v = interleave(low | (high << np.uint8(4)))
-    return v.reshape(*v.shape[:2], 256)
+    v = code_vectors(codes)
+    return (v[..., ::2, :] | (v[..., 1::2, :] * np.uint8(16))).reshape(*v.shape[:3], 256)
 
 
-def pack_plane(bits: Bytes, width: int) -> Bytes:
-    """Values of `width` bits of 32 columns, uint8 [g, 16, nb, 32] -> planes [g, nb, 32·width·16 / 8]."""
-    per_byte = 8 // width
-    v = interleave(bits)  # [g, nb, 8, 64]
-    v = v.reshape(*v.shape[:2], 8 // per_byte, per_byte, 64)
-    shifts = (np.arange(per_byte, dtype=np.uint8) * width)[:, None]
-    return np.bitwise_or.reduce(v << shifts, axis=3).reshape(*v.shape[:2], -1)
+def pack_two_bits(codes: Bytes) -> Bytes:
+    """Codes below 4, uint8 [g, 16, nb, n_sub, 32] -> 2 planes, [g, nb, n_sub, 128]."""
+    v = code_vectors(codes)
+    v = v.reshape(*v.shape[:3], 2, 4, 64) * np.array([[1], [4], [16], [64]], np.uint8)
+    return np.bitwise_or.reduce(v, axis=4).reshape(*v.shape[:3], 128)
 
 
-def split_nibbles(qs: Bytes) -> Bytes:
-    """The bytes of a GGUF block, low nibbles first and then the high ones: [..., n] -> [..., 2n]."""
-    return np.concatenate([qs & 15, qs >> 4], axis=-1)
+def pack_bits(bits: Bytes) -> Bytes:
+    """Bits of 32 columns in 4 bytes, uint8 [g, 16, nb, 4·n] -> planes, [g, nb, n, 64]."""
+    words = interleave(bits).view(np.uint32)
+    plane = np.zeros_like(words)
+    for k in range(8):
+        four = (words >> np.uint32(4 * k)) & np.uint32(15)
+        # The product has bit j of the four at 8j + k.
+        plane |= (four * np.uint32(0x00204081 << k)) & np.uint32(0x01010101 << k)
+    return plane.view(np.uint8)
+
+
+def pack_super_blocks(head: Sequence[Bytes], subs: Sequence[Bytes]) -> Bytes:
+    """Parts of the header, [g, nb, n], and of the sub-blocks, [g, nb, n_sub, n] -> [g, nb, bytes]."""
+    g, nb, n_sub, _ = subs[0].shape
+    head_bytes, sub_bytes = (sum(part.shape[-1] for part in parts) for parts in (head, subs))
+    packed = np.empty((g, nb, head_bytes + n_sub * sub_bytes), np.uint8)
+    if head:
+        np.concatenate(head, axis=-1, out=packed[..., :head_bytes])
+    np.concatenate(subs, axis=-1, out=packed[..., head_bytes:].reshape(g, nb, n_sub, sub_bytes))
+    return packed

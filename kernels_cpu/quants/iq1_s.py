@@ -13,10 +13,19 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, Header, Scales, emit_bytes, pack_plane, per_row
+from kernels_cpu.quants.format import (
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_bytes,
+    pack_super_blocks,
+    pack_two_bits,
+    per_row,
+    per_sub,
+)
 from kernels_cpu.quants.grids import grid, words
 from kernels_cpu.quants.q2_k import emit_two_bits
-from kernels_cpu.quants.q4_k import pack_super_blocks
 from kernels_cpu.quants.q6_k import emit_header
 from kernels_cpu.simd import V_F32X16, Builder, const, emit_abs, ir
 
@@ -28,8 +37,7 @@ def _pack(v: Bytes) -> Bytes:
     codes = grid("IQ1_S")[places].reshape(*v.shape[:3], 8, 32)
     odd = (2 * ((qh >> np.uint16(12)) & np.uint16(7)) + 1).astype(np.int8)
     sc = np.where(qh >> np.uint16(15), -odd, odd).view(np.uint8)
-    parts = ([per_row(sc[..., j : j + 1]), pack_plane(codes[..., j, :], 2)] for j in range(8))
-    return pack_super_blocks([per_row(v[..., :2])], parts)
+    return pack_super_blocks([per_row(v[..., :2])], [per_sub(sc, 8), pack_two_bits(codes)])
 
 
 def _scales(b: Builder, p: ir.Value, header: Header) -> Scales:

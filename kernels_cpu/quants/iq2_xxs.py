@@ -15,10 +15,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, Header, Scales, emit_bytes, emit_halves, per_row
+from kernels_cpu.quants.format import (
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_bytes,
+    emit_halves,
+    pack_super_blocks,
+    per_row,
+    per_sub,
+)
 from kernels_cpu.quants.grids import grid, sign_bits, signed_codes, signed_table, with_parity, words
 from kernels_cpu.quants.q3_k import emit_three_bits, pack_three_bits
-from kernels_cpu.quants.q4_k import pack_super_blocks
 from kernels_cpu.simd import V_F32X16, Builder, const, emit_lookup, ir
 
 MAGNITUDES = (8, 25, 43)
@@ -36,8 +45,7 @@ def _pack(v: Bytes) -> Bytes:
     u32 = words(subs[..., 4:], 4)[..., 0]
     codes = signed_codes(grid("IQ2_XXS")[subs[..., :4]], unpack_signs(u32), 3).reshape(*v.shape[:3], 8, 32)
     sc = (u32 >> np.uint32(28)).astype(np.uint8) * np.uint8(2) + np.uint8(1)
-    parts = ([per_row(sc[..., j : j + 1]), pack_three_bits(codes[..., j, :])] for j in range(8))
-    return pack_super_blocks([per_row(v[..., :2])], parts)
+    return pack_super_blocks([per_row(v[..., :2])], [per_sub(sc, 8), pack_three_bits(codes)])
 
 
 def emit_header(b: Builder, p: ir.Value) -> Header:

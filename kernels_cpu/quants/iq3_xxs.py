@@ -13,11 +13,19 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, Header, emit_halves, pack_nibbles, per_row
+from kernels_cpu.quants.format import (
+    Bytes,
+    Format,
+    Header,
+    emit_halves,
+    pack_nibbles,
+    pack_super_blocks,
+    per_row,
+    per_sub,
+)
 from kernels_cpu.quants.grids import grid, signed_codes, signed_table, words
 from kernels_cpu.quants.iq2_xxs import emit_scales, unpack_signs
 from kernels_cpu.quants.iq4_nl import emit_nibbles_of_table
-from kernels_cpu.quants.q4_k import pack_super_blocks
 from kernels_cpu.simd import V_F32X16, Builder, const, ir
 
 MAGNITUDES = (2, 6, 10, 14, 18, 22, 26, 31)
@@ -26,8 +34,7 @@ TABLE = signed_table(MAGNITUDES)
 
 def pack_nibble_blocks(d: Bytes, sc: Bytes, codes: Bytes) -> Bytes:
     """d uint8 [g, 16, nb, 2], sc [g, 16, nb, 8], codes below 16 [g, 16, nb, 8, 32] -> [g, nb, 2208]."""
-    parts = ([per_row(sc[..., j : j + 1]), pack_nibbles(codes[..., j, :])] for j in range(8))
-    return pack_super_blocks([per_row(d)], parts)
+    return pack_super_blocks([per_row(d)], [per_sub(sc, 8), pack_nibbles(codes)])
 
 
 def _pack(v: Bytes) -> Bytes:

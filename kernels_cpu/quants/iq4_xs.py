@@ -13,9 +13,18 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, Header, Scales, emit_bytes, interleave, per_row
+from kernels_cpu.quants.format import (
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_bytes,
+    interleave,
+    pack_super_blocks,
+    per_row,
+    per_sub,
+)
 from kernels_cpu.quants.iq4_nl import BIAS, TABLE, emit_nibbles_of_table
-from kernels_cpu.quants.q4_k import pack_super_blocks
 from kernels_cpu.quants.q6_k import emit_header
 from kernels_cpu.simd import Builder, ir
 
@@ -28,10 +37,8 @@ def unpack_scales(s: Bytes) -> Bytes:
 
 
 def _pack(v: Bytes) -> Bytes:
-    sc, qs = unpack_scales(v[..., 2:8]), v[..., 8:].reshape(*v.shape[:3], 8, 16)
-    subs = (
-        [per_row(sc[..., j : j + 1]), interleave(qs[..., j, :]).reshape(v.shape[0], v.shape[2], 256)] for j in range(8)
-    )
+    qs = interleave(v[..., 8:])
+    subs = [per_sub(unpack_scales(v[..., 2:8]), 8), qs.reshape(*qs.shape[:2], 8, 256)]
     return pack_super_blocks([per_row(v[..., :2])], subs)
 
 

@@ -22,10 +22,10 @@ from kernels_cpu.quants.format import (
     emit_nibble_pairs,
     no_header,
     pack_nibble_pairs,
+    pack_super_blocks,
+    per_sub,
 )
 from kernels_cpu.quants.mxfp4 import BIAS, TABLE
-from kernels_cpu.quants.q4_k import pack_super_blocks
-from kernels_cpu.quants.q6_k import per_half
 from kernels_cpu.simd import I8, I16, V_F32X16, Builder, const, emit_half_to_float, emit_load, emit_lookup, ir
 
 
@@ -33,7 +33,7 @@ def _pack(v: Bytes) -> Bytes:
     scales = np.where(v[..., :4] == 127, np.uint8(0), v[..., :4] & np.uint8(127))
     qs = v[..., 4:].reshape(*v.shape[:3], 4, 8)
     codes = np.concatenate([qs & 15, qs >> 4], axis=-1).reshape(*v.shape[:3], 2, 32)
-    return pack_super_blocks([], ([*per_half(scales, j), pack_nibble_pairs(codes[..., j, :])] for j in range(2)))
+    return pack_super_blocks([], [per_sub(scales, 2), pack_nibble_pairs(codes)])
 
 
 def _scale(b: Builder, p: ir.Value, offset: int) -> ir.Value:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, emit_plane, pack_plane, per_row
-from kernels_cpu.quants.q4_k import pack_super_blocks
+from kernels_cpu.quants.format import Bytes, Format, emit_plane, pack_bits, pack_super_blocks, per_row
 from kernels_cpu.quants.q6_k import emit_header
 from kernels_cpu.quants.tq2_0 import emit_scales
 from kernels_cpu.simd import V_I8X64, Builder, emit_load, ir
 
 
 def _pack(v: Bytes) -> Bytes:
-    bits = np.unpackbits(v[..., 2:], axis=-1, bitorder="little").reshape(*v.shape[:3], 4, 32)
-    return pack_super_blocks([per_row(v[..., :2])], ([pack_plane(bits[..., j, :], 1)] for j in range(4)))
+    return pack_super_blocks([per_row(v[..., :2])], [pack_bits(v[..., 2:])])
 
 
 def _codes(b: Builder, p: ir.Value) -> Iterator[tuple[int, ir.Value]]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format
+from kernels_cpu.quants.format import Bytes, Format, pack_super_blocks, pack_two_bits, per_row
 from kernels_cpu.quants.q2_k import emit_two_bits
 from kernels_cpu.quants.q6_k import emit_header
-from kernels_cpu.quants.tq2_0 import emit_scales, pack_two_bits
+from kernels_cpu.quants.tq2_0 import emit_scales
 
 
 def _pack(v: Bytes) -> Bytes:
     codes = (v[..., 2:, None] >> np.array([0, 2, 4, 6], np.uint8)) & np.uint8(3)
-    return pack_two_bits(v[..., :2], codes.reshape(*v.shape[:3], 2, 32))
+    return pack_super_blocks([per_row(v[..., :2])], [pack_two_bits(codes.reshape(*v.shape[:3], 2, 32))])
 
 
 FORMAT = Format(

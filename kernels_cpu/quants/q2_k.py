@@ -11,19 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import GROUP_ROWS, Bytes, Format, Header, Scales, emit_plane, pack_plane, per_row
-from kernels_cpu.quants.q4_k import emit_header, pack_super_blocks
-from kernels_cpu.quants.q6_k import per_half
+from kernels_cpu.quants.format import (
+    GROUP_ROWS,
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_plane,
+    interleave_apart,
+    pack_super_blocks,
+    per_row,
+    per_sub,
+    transpose_fields,
+)
+from kernels_cpu.quants.q4_k import emit_header
 from kernels_cpu.simd import I8, V_F32X16, V_I8X64, V_I32X16, Builder, const, emit_load, ir
 
 
-def unpack_two_bits(qs: Bytes) -> Bytes:
-    """Codes of 64 bytes by run of 32 columns: uint8 [..., 64] -> [..., 8, 32]."""
-    q = qs.reshape(*qs.shape[:-1], 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
-    return (q & np.uint8(3)).reshape(*qs.shape[:-1], 8, 32)
+def transpose_two_bits(qs: Bytes) -> Bytes:
+    """Codes of 128 columns in 32 bytes, bits 2j.. for run j of 32, uint8 [g, 16, nb, 64] -> planes, [g, nb, 8, 128]."""
+    piles = transpose_fields(interleave_apart(qs, 4), 2)
+    piles = piles.reshape(*piles.shape[:3], 2, 128)  # [run of 4, g, nb, half, 128]
+    return piles.transpose(1, 2, 3, 0, 4).reshape(*piles.shape[1:3], 8, 128)
 
 
 def emit_two_bits(b: Builder, p: ir.Value, offset: int) -> Iterator[tuple[int, ir.Value]]:
@@ -35,9 +45,8 @@ def emit_two_bits(b: Builder, p: ir.Value, offset: int) -> Iterator[tuple[int, i
 
 
 def _pack(v: Bytes) -> Bytes:
-    sc, codes = v[..., :16], unpack_two_bits(v[..., 16:80])
-    subs = ([*per_half(sc, j), pack_plane(codes[..., j, :], 2)] for j in range(8))
-    return pack_super_blocks([per_row(v[..., 80:82]), per_row(v[..., 82:84])], subs)
+    head = [per_row(v[..., 80:82]), per_row(v[..., 82:84])]
+    return pack_super_blocks(head, [per_sub(v[..., :16], 8), transpose_two_bits(v[..., 16:80])])
 
 
 def _scales(b: Builder, p: ir.Value, header: Header) -> Scales:

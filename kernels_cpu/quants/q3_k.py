@@ -18,22 +18,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, interleave, per_row
-from kernels_cpu.quants.q2_k import unpack_two_bits
-from kernels_cpu.quants.q4_k import pack_super_blocks
-from kernels_cpu.quants.q6_k import emit_header, emit_scales, per_half
+from kernels_cpu.quants.format import Bytes, Format, code_vectors, pack_super_blocks, per_row, per_sub
+from kernels_cpu.quants.q6_k import emit_header, emit_scales
 from kernels_cpu.simd import V_I8X64, Builder, emit_load, emit_shift_mask, ir
 
 
 def pack_three_bits(codes: Bytes) -> Bytes:
-    """Codes below 8 of 32 columns, uint8 [g, 16, nb, 32] -> 3 vectors, [g, nb, 192]."""
-    c = interleave(codes)  # [g, nb, 8, 64]
-    vectors = c[:, :, :6:2] | (c[:, :, 1:6:2] << np.uint8(3))
-    six, seven = c[:, :, 6], c[:, :, 7]
-    vectors[:, :, 0] |= six << np.uint8(6)
-    vectors[:, :, 1] |= ((six & np.uint8(4)) << np.uint8(4)) | ((seven & np.uint8(4)) << np.uint8(5))
-    vectors[:, :, 2] |= seven << np.uint8(6)
-    return vectors.reshape(*vectors.shape[:2], 192)
+    """Codes below 8, uint8 [g, 16, nb, n_sub, 32] -> 3 vectors, [g, nb, n_sub, 192]."""
+    c = code_vectors(codes)
+    vectors = c[..., :6:2, :] | (c[..., 1:6:2, :] * np.uint8(8))
+    six, seven = c[..., 6, :], c[..., 7, :]
+    vectors[..., 0, :] |= six * np.uint8(64)
+    vectors[..., 1, :] |= ((six & 4) * np.uint8(16)) | ((seven & 4) * np.uint8(32))
+    vectors[..., 2, :] |= seven * np.uint8(64)
+    return vectors.reshape(*vectors.shape[:3], 192)
 
 
 def emit_three_bits(b: Builder, p: ir.Value, offset: int) -> Iterator[tuple[int, ir.Value]]:
@@ -53,12 +51,17 @@ def unpack_scales(s: Bytes) -> Bytes:
     return (low | (high << np.uint8(4))) - np.uint8(32)
 
 
+def _unpack_two_bits(qs: Bytes) -> Bytes:
+    """Codes of 64 bytes by run of 32 columns: uint8 [..., 64] -> [..., 8, 32]."""
+    q = qs.reshape(*qs.shape[:-1], 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
+    return (q & np.uint8(3)).reshape(*qs.shape[:-1], 8, 32)
+
+
 def _pack(v: Bytes) -> Bytes:
     third = np.stack([(v[..., :32] >> np.uint8(j)) & np.uint8(1) for j in range(8)], axis=-2)
-    codes = unpack_two_bits(v[..., 32:96]) | (third << np.uint8(2))
+    codes = _unpack_two_bits(v[..., 32:96]) | (third << np.uint8(2))
     sc = unpack_scales(v[..., 96:108])
-    subs = ([*per_half(sc, j), pack_three_bits(codes[..., j, :])] for j in range(8))
-    return pack_super_blocks([per_row(v[..., 108:])], subs)
+    return pack_super_blocks([per_row(v[..., 108:])], [per_sub(sc, 8), pack_three_bits(codes)])
 
 
 FORMAT = Format(

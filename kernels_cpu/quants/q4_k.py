@@ -10,12 +10,11 @@ The scales are unpacked to bytes (3 % more memory): unpacking them in the kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
 from kernels_cpu.quants.format import (
+    GROUP_ROWS,
     Bytes,
     Format,
     Header,
@@ -23,38 +22,36 @@ from kernels_cpu.quants.format import (
     emit_bytes,
     emit_halves,
     emit_nibbles,
-    pack_nibbles,
+    interleave_apart,
+    pack_super_blocks,
     per_row,
+    transpose_fields,
 )
 from kernels_cpu.simd import Builder, ir
 
 
-def unpack_scales(s: Bytes) -> tuple[Bytes, Bytes]:
-    """12 bytes of 6-bit pairs, uint8 [..., 12] -> sc and mn, each [..., 8]."""
-    low, middle, high = s[..., :4], s[..., 4:8], s[..., 8:]
-    sc = np.concatenate([low & 63, (high & 15) | ((low >> 6) << 4)], axis=-1)
-    mn = np.concatenate([middle & 63, (high >> 4) | ((middle >> 6) << 4)], axis=-1)
-    return sc, mn
+def pack_scales(s: Bytes) -> list[Bytes]:
+    """12 bytes of 6-bit pairs, uint8 [g, 16, nb, 12] -> sc and mn, each [g, nb, 8, 16]."""
+    low, middle, high = interleave_apart(s, 3)
+    sc = low & 63, (high & 15) | ((low >> 2) & 48)
+    mn = middle & 63, (high >> 4) | ((middle >> 2) & 48)
+    return [_by_sub_block(np.concatenate(x, axis=2)) for x in (sc, mn)]
 
 
-def unpack_codes(qs: Bytes) -> Bytes:
-    """The nibbles of 128 bytes by sub-block: uint8 [..., 128] -> [..., 8, 32]."""
-    q = qs.reshape(*qs.shape[:-1], 4, 1, 32)
-    return np.concatenate([q & 15, q >> 4], axis=-2).reshape(*qs.shape[:-1], 8, 32)
+def _by_sub_block(v: Bytes) -> Bytes:
+    """Interleaved bytes of 8 sub-blocks, [g, nb, 2, 64] -> [g, nb, 8, 16]."""
+    return v.reshape(*v.shape[:3], GROUP_ROWS, 4).swapaxes(3, 4).reshape(*v.shape[:2], 8, GROUP_ROWS)
 
 
-def pack_super_blocks(head: list[Bytes], subs: Iterator[list[Bytes]]) -> Bytes:
-    """Parts [g, nb, n] of the header and of each sub-block in turn -> [g, nb, bytes]."""
-    return np.concatenate([*head, *(part for parts in subs for part in parts)], axis=-1)
+def pack_codes(qs: Bytes) -> Bytes:
+    """Nibbles of 64 columns in 32 bytes, uint8 [g, 16, nb, 128] -> those of sub-blocks, [g, nb, 8, 256]."""
+    piles = transpose_fields(interleave_apart(qs, 2, 4), 4)  # [sub-block of 2, g, nb, 4, 256]
+    return piles.transpose(1, 2, 3, 0, 4).reshape(*piles.shape[1:3], 8, 256)
 
 
 def _pack(v: Bytes) -> Bytes:
-    sc, mn = unpack_scales(v[..., 4:16])
-    codes = unpack_codes(v[..., 16:])
-    subs = (
-        [per_row(sc[..., j : j + 1]), per_row(mn[..., j : j + 1]), pack_nibbles(codes[..., j, :])] for j in range(8)
-    )
-    return pack_super_blocks([per_row(v[..., :2]), per_row(v[..., 2:4])], subs)
+    head = [per_row(v[..., :2]), per_row(v[..., 2:4])]
+    return pack_super_blocks(head, [*pack_scales(v[..., 4:16]), pack_codes(v[..., 16:])])
 
 
 def emit_header(b: Builder, p: ir.Value) -> Header:

@@ -21,15 +21,10 @@ from kernels_cpu.quants.format import (
     emit_plane,
     interleave,
     no_header,
-    pack_plane,
+    pack_bits,
     per_row,
 )
 from kernels_cpu.simd import V_I8X64, Builder, emit_load, ir
-
-
-def pack_fifth_bits(qh: Bytes) -> Bytes:
-    """The u32 of fifth bits, uint8 [g, 16, nb, 4] -> plane [g, nb, 64]."""
-    return pack_plane(np.unpackbits(qh, axis=-1, bitorder="little"), 1)
 
 
 def emit_five_bits(b: Builder, p: ir.Value, plane_at: int, nibbles_at: int) -> Iterator[tuple[int, ir.Value]]:
@@ -40,8 +35,8 @@ def emit_five_bits(b: Builder, p: ir.Value, plane_at: int, nibbles_at: int) -> I
 
 
 def _pack(v: Bytes) -> Bytes:
-    qs = interleave(v[..., 6:])
-    return np.concatenate([per_row(v[..., :2]), pack_fifth_bits(v[..., 2:6]), qs.reshape(*qs.shape[:2], 256)], axis=-1)
+    fifth, qs = pack_bits(v[..., 2:6])[:, :, 0], interleave(v[..., 6:])
+    return np.concatenate([per_row(v[..., :2]), fifth, qs.reshape(*qs.shape[:2], 256)], axis=-1)
 
 
 def _scales(b: Builder, p: ir.Value, header: Header) -> Scales:

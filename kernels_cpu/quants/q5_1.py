@@ -9,15 +9,25 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, Header, Scales, emit_halves, interleave, no_header, per_row
-from kernels_cpu.quants.q5_0 import emit_five_bits, pack_fifth_bits
+from kernels_cpu.quants.format import (
+    Bytes,
+    Format,
+    Header,
+    Scales,
+    emit_halves,
+    interleave,
+    no_header,
+    pack_bits,
+    per_row,
+)
+from kernels_cpu.quants.q5_0 import emit_five_bits
 from kernels_cpu.simd import Builder, ir
 
 
 def _pack(v: Bytes) -> Bytes:
-    qs = interleave(v[..., 8:])
+    fifth, qs = pack_bits(v[..., 4:8])[:, :, 0], interleave(v[..., 8:])
     scales = [per_row(v[..., :2]), per_row(v[..., 2:4])]
-    return np.concatenate([*scales, pack_fifth_bits(v[..., 4:8]), qs.reshape(*qs.shape[:2], 256)], axis=-1)
+    return np.concatenate([*scales, fifth, qs.reshape(*qs.shape[:2], 256)], axis=-1)
 
 
 def _scales(b: Builder, p: ir.Value, header: Header) -> Scales:

@@ -8,27 +8,21 @@ packed       d f16 x 16 rows | dmin f16 x 16 rows, then for each sub-block
 
 from __future__ import annotations
 
-import numpy as np
-
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, pack_nibbles, pack_plane, per_row
-from kernels_cpu.quants.q4_k import emit_header, emit_scales, pack_super_blocks, unpack_codes, unpack_scales
+from kernels_cpu.quants.format import Bytes, Format, interleave_apart, pack_super_blocks, per_row, transpose_fields
+from kernels_cpu.quants.q4_k import emit_header, emit_scales, pack_codes, pack_scales
 from kernels_cpu.quants.q5_0 import emit_five_bits
 
 
+def _fifth_bits(qh: Bytes) -> Bytes:
+    """Bits of 8 sub-blocks in each of 32 bytes, uint8 [g, 16, nb, 32] -> planes, [g, nb, 8, 64]."""
+    piles = transpose_fields(interleave_apart(qh, 8), 1)  # [sub-block, g, nb, 1, 64]
+    return piles.transpose(1, 2, 0, 3, 4).reshape(*piles.shape[1:3], 8, 64)
+
+
 def _pack(v: Bytes) -> Bytes:
-    sc, mn = unpack_scales(v[..., 4:16])
-    qh, codes = v[..., 16:48], unpack_codes(v[..., 48:])
-    subs = (
-        [
-            per_row(sc[..., j : j + 1]),
-            per_row(mn[..., j : j + 1]),
-            pack_plane((qh >> np.uint8(j)) & np.uint8(1), 1),
-            pack_nibbles(codes[..., j, :]),
-        ]
-        for j in range(8)
-    )
-    return pack_super_blocks([per_row(v[..., :2]), per_row(v[..., 2:4])], subs)
+    head = [per_row(v[..., :2]), per_row(v[..., 2:4])]
+    return pack_super_blocks(head, [*pack_scales(v[..., 4:16]), _fifth_bits(v[..., 16:48]), pack_codes(v[..., 48:])])
 
 
 FORMAT = Format(

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from kernels_cpu.linear import product_kernels
 from kernels_cpu.quants.format import (
     Bytes,
@@ -24,32 +22,26 @@ from kernels_cpu.quants.format import (
     emit_halves,
     emit_nibble_pairs,
     emit_plane,
-    pack_nibble_pairs,
-    pack_plane,
+    interleave_apart,
+    pack_super_blocks,
     per_row,
+    per_sub,
+    transpose_fields,
 )
-from kernels_cpu.quants.q4_k import pack_super_blocks
+from kernels_cpu.quants.q2_k import transpose_two_bits
 from kernels_cpu.simd import V_I8X64, Builder, emit_load, ir
 
 
-def unpack_codes(ql: Bytes, qh: Bytes) -> tuple[Bytes, Bytes]:
-    """Lower 4 and upper 2 bits by run of 32 columns: uint8 [..., 128] and [..., 64] -> two of [..., 8, 32]."""
-    low = ql.reshape(*ql.shape[:-1], 2, 1, 2, 32)
-    low = np.concatenate([low & 15, low >> 4], axis=-3)
-    high = qh.reshape(*qh.shape[:-1], 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
-    return low.reshape(*ql.shape[:-1], 8, 32), (high & np.uint8(3)).reshape(*qh.shape[:-1], 8, 32)
+def _lower_bits(ql: Bytes) -> Bytes:
+    """uint8 [g, 16, nb, 128] -> nibble vectors in pairs, [g, nb, 8, 256]."""
+    piles = transpose_fields(interleave_apart(ql, 2), 4)
+    piles = piles.reshape(*piles.shape[:3], 2, 2, 256)  # [64 of 128 columns, g, nb, 128 of 256, 32 of 64, 256]
+    return piles.transpose(1, 2, 3, 0, 4, 5).reshape(*piles.shape[1:3], 8, 256)
 
 
 def _pack(v: Bytes) -> Bytes:
-    low, high = unpack_codes(v[..., :128], v[..., 128:192])
-    sc = v[..., 192:208]
-    subs = ([*per_half(sc, j), pack_plane(high[..., j, :], 2), pack_nibble_pairs(low[..., j, :])] for j in range(8))
+    subs = [per_sub(v[..., 192:208], 8), transpose_two_bits(v[..., 128:192]), _lower_bits(v[..., :128])]
     return pack_super_blocks([per_row(v[..., 208:])], subs)
-
-
-def per_half(sc: Bytes, j: int) -> list[Bytes]:
-    """The bytes of both halves of sub-block j, uint8 [g, 16, nb, 16] -> two of [g, nb, 16]."""
-    return [per_row(sc[..., 2 * j + h : 2 * j + h + 1]) for h in range(2)]
 
 
 def emit_header(b: Builder, p: ir.Value) -> Header:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format
+from kernels_cpu.quants.format import Bytes, Format, pack_super_blocks, pack_two_bits, per_row
 from kernels_cpu.quants.q2_k import emit_two_bits
 from kernels_cpu.quants.q6_k import emit_header
-from kernels_cpu.quants.tq2_0 import emit_scales, pack_two_bits
+from kernels_cpu.quants.tq2_0 import emit_scales
 
 
 def _unpack_trits(qs: Bytes, n: int) -> Bytes:
@@ -31,7 +31,8 @@ def unpack_codes(qs: Bytes) -> Bytes:
 
 
 def _pack(v: Bytes) -> Bytes:
-    return pack_two_bits(v[..., 52:], unpack_codes(v[..., :52]).reshape(*v.shape[:3], 8, 32))
+    codes = unpack_codes(v[..., :52]).reshape(*v.shape[:3], 8, 32)
+    return pack_super_blocks([per_row(v[..., 52:])], [pack_two_bits(codes)])
 
 
 FORMAT = Format(

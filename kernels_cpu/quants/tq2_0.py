@@ -7,16 +7,10 @@ packed       d f16 x 16 rows, then for each 32 columns 2 planes of codes as in Q
 from __future__ import annotations
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, Header, Scales, pack_plane, per_row
-from kernels_cpu.quants.q2_k import emit_two_bits, unpack_two_bits
-from kernels_cpu.quants.q4_k import pack_super_blocks
+from kernels_cpu.quants.format import Bytes, Format, Header, Scales, pack_super_blocks, per_row
+from kernels_cpu.quants.q2_k import emit_two_bits, transpose_two_bits
 from kernels_cpu.quants.q6_k import emit_header
 from kernels_cpu.simd import Builder, ir
-
-
-def pack_two_bits(d: Bytes, codes: Bytes) -> Bytes:
-    """d uint8 [g, 16, nb, 2] and codes [g, 16, nb, n_sub, 32] -> [g, nb, 32 + 128·n_sub]."""
-    return pack_super_blocks([per_row(d)], ([pack_plane(codes[..., j, :], 2)] for j in range(codes.shape[-2])))
 
 
 def emit_scales(b: Builder, p: ir.Value, header: Header) -> Scales:
@@ -25,7 +19,7 @@ def emit_scales(b: Builder, p: ir.Value, header: Header) -> Scales:
 
 
 def _pack(v: Bytes) -> Bytes:
-    return pack_two_bits(v[..., 64:], unpack_two_bits(v[..., :64]))
+    return pack_super_blocks([per_row(v[..., 64:])], [transpose_two_bits(v[..., :64])])
 
 
 FORMAT = Format(
