@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, pack_super_blocks, per_row, per_sub
+from kernels_cpu.quants.format import Bytes, Format, code_vectors, pack_super_blocks, per_row, per_sub
 from kernels_cpu.quants.grids import grid, sign_bits, signed_codes, with_parity, words
 from kernels_cpu.quants.iq2_xxs import MAGNITUDES, TABLE, emit_codes, emit_header
 from kernels_cpu.quants.q3_k import pack_three_bits
@@ -26,7 +26,7 @@ def odd_scales(nibbles: Bytes) -> Bytes:
 
 def pack_half_scales(d: Bytes, sc: Bytes, codes: Bytes) -> Bytes:
     """d uint8 [g, 16, nb, 2], sc [g, 16, nb, 16], 3-bit codes [g, 16, nb, 8, 32] -> [g, nb, 1824]."""
-    return pack_super_blocks([per_row(d)], [per_sub(sc, 8), pack_three_bits(codes)])
+    return pack_super_blocks([per_row(d)], [per_sub(sc, 8), pack_three_bits(code_vectors(codes))])
 
 
 def _pack(v: Bytes) -> Bytes:

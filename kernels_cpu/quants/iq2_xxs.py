@@ -20,6 +20,7 @@ from kernels_cpu.quants.format import (
     Format,
     Header,
     Scales,
+    code_vectors,
     emit_bytes,
     emit_halves,
     pack_super_blocks,
@@ -45,7 +46,7 @@ def _pack(v: Bytes) -> Bytes:
     u32 = words(subs[..., 4:], 4)[..., 0]
     codes = signed_codes(grid("IQ2_XXS")[subs[..., :4]], unpack_signs(u32), 3).reshape(*v.shape[:3], 8, 32)
     sc = (u32 >> np.uint32(28)).astype(np.uint8) * np.uint8(2) + np.uint8(1)
-    return pack_super_blocks([per_row(v[..., :2])], [per_sub(sc, 8), pack_three_bits(codes)])
+    return pack_super_blocks([per_row(v[..., :2])], [per_sub(sc, 8), pack_three_bits(code_vectors(codes))])
 
 
 def emit_header(b: Builder, p: ir.Value) -> Header:

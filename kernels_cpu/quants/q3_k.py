@@ -18,14 +18,23 @@ from collections.abc import Iterator
 import numpy as np
 
 from kernels_cpu.linear import product_kernels
-from kernels_cpu.quants.format import Bytes, Format, code_vectors, pack_super_blocks, per_row, per_sub
+from kernels_cpu.quants.format import (
+    GROUP_ROWS,
+    Bytes,
+    Format,
+    interleave,
+    interleave_apart,
+    pack_super_blocks,
+    per_row,
+)
 from kernels_cpu.quants.q6_k import emit_header, emit_scales
 from kernels_cpu.simd import V_I8X64, Builder, emit_load, emit_shift_mask, ir
 
+SHIFTS = np.array([0, 2, 4, 6], np.uint8)
 
-def pack_three_bits(codes: Bytes) -> Bytes:
-    """Codes below 8, uint8 [g, 16, nb, n_sub, 32] -> 3 vectors, [g, nb, n_sub, 192]."""
-    c = code_vectors(codes)
+
+def pack_three_bits(c: Bytes) -> Bytes:
+    """Code vectors below 8, uint8 [g, nb, n_sub, 8, 64] -> 3 vectors, [g, nb, n_sub, 192]."""
     vectors = c[..., :6:2, :] | (c[..., 1:6:2, :] * np.uint8(8))
     six, seven = c[..., 6, :], c[..., 7, :]
     vectors[..., 0, :] |= six * np.uint8(64)
@@ -44,24 +53,25 @@ def emit_three_bits(b: Builder, p: ir.Value, offset: int) -> Iterator[tuple[int,
         yield k, b.or_(low, emit_shift_mask(b, vectors[1], third, 4))
 
 
-def unpack_scales(s: Bytes) -> Bytes:
-    """12 bytes of sixteen 6-bit numbers less 32, uint8 [..., 12] -> signed bytes as uint8 [..., 16]."""
-    low = np.concatenate([s[..., :8] & 15, s[..., :8] >> 4], axis=-1)
-    high = np.concatenate([(s[..., 8:] >> np.uint8(shift)) & np.uint8(3) for shift in (0, 2, 4, 6)], axis=-1)
-    return (low | (high << np.uint8(4))) - np.uint8(32)
+def _pack_scales(s: Bytes) -> Bytes:
+    """12 bytes of sixteen 6-bit numbers less 32, uint8 [g, 16, nb, 12] -> signed bytes as uint8 [g, nb, 8, 32]."""
+    first, second, high = interleave_apart(s, 3)
+    low = np.concatenate([first & 15, second & 15, first >> 4, second >> 4], axis=2)
+    sc = (low | ((high >> SHIFTS[:, None]) & 3) * np.uint8(16)) - np.uint8(32)  # [g, nb, 4, 64]
+    return sc.reshape(*sc.shape[:3], GROUP_ROWS, 4).swapaxes(3, 4).reshape(*sc.shape[:2], 8, 32)
 
 
-def _unpack_two_bits(qs: Bytes) -> Bytes:
-    """Codes of 64 bytes by run of 32 columns: uint8 [..., 64] -> [..., 8, 32]."""
-    q = qs.reshape(*qs.shape[:-1], 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8)
-    return (q & np.uint8(3)).reshape(*qs.shape[:-1], 8, 32)
+def _code_vectors(third: Bytes, lower: Bytes) -> Bytes:
+    """Codes by run of 32 columns, uint8 [g, 16, nb, 32] and [g, 16, nb, 64] -> [g, nb, 8, 8, 64]."""
+    bits, twos = interleave(third), interleave(lower)
+    bits = (bits[:, :, None] >> np.arange(8, dtype=np.uint8)[:, None, None]) & 1
+    twos = (twos.reshape(*twos.shape[:2], 2, 1, 8, 64) >> SHIFTS[:, None, None]) & 3
+    return twos.reshape(bits.shape) | (bits * np.uint8(4))
 
 
 def _pack(v: Bytes) -> Bytes:
-    third = np.stack([(v[..., :32] >> np.uint8(j)) & np.uint8(1) for j in range(8)], axis=-2)
-    codes = _unpack_two_bits(v[..., 32:96]) | (third << np.uint8(2))
-    sc = unpack_scales(v[..., 96:108])
-    return pack_super_blocks([per_row(v[..., 108:])], [per_sub(sc, 8), pack_three_bits(codes)])
+    subs = [_pack_scales(v[..., 96:108]), pack_three_bits(_code_vectors(v[..., :32], v[..., 32:96]))]
+    return pack_super_blocks([per_row(v[..., 108:])], subs)
 
 
 FORMAT = Format(
