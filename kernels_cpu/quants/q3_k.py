@@ -30,8 +30,6 @@ from kernels_cpu.quants.format import (
 from kernels_cpu.quants.q6_k import emit_header, emit_scales
 from kernels_cpu.simd import V_I8X64, Builder, emit_load, emit_shift_mask, ir
 
-SHIFTS = np.array([0, 2, 4, 6], np.uint8)
-
 
 def pack_three_bits(c: Bytes) -> Bytes:
     """Code vectors below 8, uint8 [g, nb, n_sub, 8, 64] -> 3 vectors, [g, nb, n_sub, 192]."""
@@ -57,16 +55,19 @@ def _pack_scales(s: Bytes) -> Bytes:
     """12 bytes of sixteen 6-bit numbers less 32, uint8 [g, 16, nb, 12] -> signed bytes as uint8 [g, nb, 8, 32]."""
     first, second, high = interleave_apart(s, 3)
     low = np.concatenate([first & 15, second & 15, first >> 4, second >> 4], axis=2)
-    sc = (low | ((high >> SHIFTS[:, None]) & 3) * np.uint8(16)) - np.uint8(32)  # [g, nb, 4, 64]
+    upper = (high >> np.array([[0], [2], [4], [6]], np.uint8)) & np.uint8(3)
+    sc: Bytes = (low | (upper * np.uint8(16))) - np.uint8(32)  # [g, nb, 4, 64]
     return sc.reshape(*sc.shape[:3], GROUP_ROWS, 4).swapaxes(3, 4).reshape(*sc.shape[:2], 8, 32)
 
 
 def _code_vectors(third: Bytes, lower: Bytes) -> Bytes:
     """Codes by run of 32 columns, uint8 [g, 16, nb, 32] and [g, 16, nb, 64] -> [g, nb, 8, 8, 64]."""
     bits, twos = interleave(third), interleave(lower)
-    bits = (bits[:, :, None] >> np.arange(8, dtype=np.uint8)[:, None, None]) & 1
-    twos = (twos.reshape(*twos.shape[:2], 2, 1, 8, 64) >> SHIFTS[:, None, None]) & 3
-    return twos.reshape(bits.shape) | (bits * np.uint8(4))
+    bits = np.stack([(bits >> np.uint8(j)) & np.uint8(1) for j in range(8)], axis=2)
+    twos = twos.reshape(*twos.shape[:2], 2, 8, 64)
+    twos = np.stack([(twos >> np.uint8(2 * j)) & np.uint8(3) for j in range(4)], axis=3)
+    codes: Bytes = twos.reshape(bits.shape) | (bits * np.uint8(4))
+    return codes
 
 
 def _pack(v: Bytes) -> Bytes:
