@@ -24,6 +24,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels_cpu import KernelError
 from kernels_cpu.dots import PART_BYTES, BlockDot, BlockDot16, XSums
 from kernels_cpu.ops.quantize import HALF_LANES, HALVES, ISUM, LANES, D, S, record_bytes
 from kernels_cpu.quants.floats import FloatFormat
@@ -271,6 +272,8 @@ def _emit_unpack(b: Builder, fmt: Format, w: ir.Value, n_blocks: ir.Value, panel
                 emit_store(b, _emit_sign_changed(b, fmt, codes), to, 64 * k)
             scaling = fmt.emit_scales(b, q, header)
             minimums = scaling.half_minimums or ((scaling.minimum,) if scaling.minimum is not None else ())
+            if (len(scaling.scales), len(minimums)) != (fmt.n_scales, fmt.n_minimums):
+                raise KernelError(f"{fmt.name}: expected {fmt.n_scales} scales and {fmt.n_minimums} minimums")
             for k, vector in enumerate((*scaling.scales, *minimums)):
                 emit_store(b, vector, to, 512 + 64 * k)
 

@@ -25,7 +25,6 @@ from kernels_cpu.simd import (
     emit_load,
     emit_loop,
     emit_pick,
-    emit_prefetch,
     emit_reduce,
     emit_splat,
     emit_store,
@@ -110,21 +109,6 @@ def emit_products(
             for part in range(n_parts):
                 found[part * n + t] = emit_fma(b, kept[part], f, sums[part * n + t])
     return found
-
-
-@intrinsic
-def prefetch_run(tyctx, start, n_bytes):  # type: ignore[no-untyped-def]
-    """Asks for the cache lines of n_bytes from `start` on."""
-
-    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        def line(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            emit_prefetch(b, b.add(a[0], i))
-            return []
-
-        emit_loop(b, N0, a[1], 64, [], line)
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64), gen
 
 
 def _emit_in_place(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Vector, Weight
-from kernels_cpu.linear import SCRATCH_BYTES, act_row_bytes
+from kernels_cpu.linear import CHUNK_ROWS, SCRATCH_BYTES, act_row_bytes
 from kernels_cpu.ops import quantize, rows
 from kernels_cpu.packing import pack, packed_shape
 from kernels_cpu.quants.format import Format
@@ -175,11 +175,13 @@ def test_a_row_is_the_same_alone_in_a_batch_and_on_any_threads(
         np.testing.assert_array_equal(matrix.product(x[i : i + 1], bits, 1)[0], together[i])
 
 
-def test_many_rows_are_worked_on_in_chunks(run_tape: Any) -> None:
-    matrix = Matrix(run_tape, random_weight("Q8_0", 32, 8192))
-    x = np.random.default_rng(0).standard_normal((150, 8192)).astype(np.float32)
+@every_type
+def test_many_rows_are_the_same_as_one(run_tape: Any, name: str) -> None:
+    """More rows than a chunk and more columns than a panel, some rows and units left over."""
+    matrix = Matrix(run_tape, random_weight(name, 160, 1280))
+    x = np.random.default_rng(0).standard_normal((CHUNK_ROWS + 29, 1280)).astype(np.float32)
     together = matrix.product(x, 8, 2)
-    for i in (0, 63, 64, 65, 128, 149):
+    for i in (0, 3, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 23, CHUNK_ROWS + 28):
         np.testing.assert_array_equal(matrix.product(x[i : i + 1])[0], together[i])
 
 

@@ -123,7 +123,7 @@ def test_rows_are_the_reference_bit_for_bit(name: str, n_blocks: int) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=PRODUCTS[n, 8]) for n in TYPES])
-@pytest.mark.parametrize("n", [1, 7])
+@pytest.mark.parametrize("n", [1, 7, 37])  # 37: weights unpacked first, and rows left over
 def test_products_of_whole_numbers_are_exact(name: str, n: int) -> None:
     cols = max(256, QUANT_TYPES[TYPES[name]].format.block_columns)
     weight = weight_of(name, 37, cols // QUANT_TYPES[TYPES[name]].format.block_columns, scales=[1.0, -1.0])
