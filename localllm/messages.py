@@ -3,10 +3,10 @@
 On the pipe a message is one frame: a 4-byte little-endian length, then that many bytes of UTF-8 JSON,
 an object whose `type` names one of the classes below.
 
-    daemon -> runner    load, generate, cancel, tokenize, detokenize, shutdown     (end of file means exit)
+    daemon -> runner    load, generate, embed, rank, cancel, tokenize, detokenize, shutdown   (end of file means exit)
     runner -> daemon    progress*, then ready or failed;
                         per request: chunk*, then done or error
-                        (rendered, tokens or text instead, where the request asked for that)
+                        (rendered, tokens, text, embeddings or scores instead, where the request asked for that)
 """
 
 import dataclasses
@@ -114,9 +114,13 @@ class GenerateRequest(Message):
     kind "generate": the prompt is `system` (if any), the history in `messages`, then `prompt` with its
     `images` as the last user message; with `suffix`, only prompt and suffix; with `raw`, `prompt` untouched;
     with `context`, those token ids in front. kind "chat": `messages` is everything, `system` is None.
-    `template` is a Go template for this request alone, None for the model's own. `think` is None (the
-    model's habit), a bool or a level. `format` is None, "json" or a JSON schema. `options` holds every
-    option, resolved by `options.resolve`. `images` are base64 texts.
+    `template` is a Go template for this request alone, None for the model's own; `template_arguments` are
+    further variables for a Jinja one. `think` is None (the model's habit), a bool or a level. `format` is None,
+    "json" or a JSON schema; `grammar` is GBNF. `options` holds every option, resolved by `options.resolve`.
+    `images` are base64 texts. `tokens`, where not None, are the prompt itself, as with `raw`.
+
+    `tool_choice` is None (the model decides), "none", "required" or {"name": the function to call}. Requests that are
+    not `is_interactive` wait for those that are.
     """
 
     type = "generate"
@@ -131,15 +135,53 @@ class GenerateRequest(Message):
     context: list[int] | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
+    tokens: list[int] | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
     think: bool | str | None = None
+    template_arguments: dict[str, Any] = field(default_factory=dict)
     format: Any = None
+    grammar: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     logprobs: bool = False
     top_logprobs: int = 0
     truncate: bool = True
     shift: bool = True
     debug_render_only: bool = False
+    is_interactive: bool = True
+
+
+@dataclass(frozen=True)
+class Embed(Message):
+    """Asks for the vectors of `inputs`, texts or token ids; answered by Embeddings.
+
+    `truncate` lets an input that is too long lose its end; without it the request fails. `dimensions` (0: all) is how
+    many of the first components are kept. Vectors have length 1 where `normalise`.
+    """
+
+    type = "embed"
+
+    id: str
+    inputs: list[str] | list[list[int]]
+    truncate: bool = True
+    dimensions: int = 0
+    normalise: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    is_interactive: bool = True
+
+
+@dataclass(frozen=True)
+class Rank(Message):
+    """Asks how well each of `documents` answers `query`; answered by Scores."""
+
+    type = "rank"
+
+    id: str
+    query: str
+    documents: list[str]
+    truncate: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -216,7 +258,8 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Chunk(Message):
-    """A piece of the answer to request `id`. A logprob is {"token", "logprob", "bytes", "top_logprobs": [...]}."""
+    """A piece of the answer to request `id`. A logprob is {"token", "logprob", "bytes", "top_logprobs": [...]}, a tool
+    call {"id", "function": {"index", "name", "arguments": object}}, always whole."""
 
     type = "chunk"
 
@@ -241,7 +284,8 @@ class Stats(Record):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """The end of request `id`. `context`: ids of prompt and answer; `truncated`: what was dropped, if anything."""
+    """The end of request `id`. `context`: ids of prompt and answer; `truncated`: what was dropped, if anything;
+    `stop`: the stop string that ended it, if one did."""
 
     type = "done"
 
@@ -250,6 +294,7 @@ class Done(Message):
     stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
     context: list[int] | None = None
     truncated: dict[str, Any] | None = None
+    stop: str | None = None
 
 
 @dataclass(frozen=True)
@@ -295,11 +340,35 @@ class Text(Message):
     text: str
 
 
+@dataclass(frozen=True)
+class Embeddings(Message):
+    """The answer to Embed: for each input the base64 of its float32 components, little-endian, and its tokens."""
+
+    type = "embeddings"
+
+    id: str
+    vectors: list[str]
+    n_tokens: list[int]
+    stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
+
+
+@dataclass(frozen=True)
+class Scores(Message):
+    """The answer to Rank: a score for each document, and the tokens that were read for it."""
+
+    type = "scores"
+
+    id: str
+    scores: list[float]
+    n_tokens: list[int]
+    stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
+
+
 MESSAGES: dict[str, type[Message]] = {
     cls.type: cls
     for cls in (
-        *(LoadRequest, GenerateRequest, Cancel, Tokenize, Detokenize, Shutdown),
-        *(Progress, Ready, Failed, Chunk, Done, Error, Rendered, Tokens, Text),
+        *(LoadRequest, GenerateRequest, Embed, Rank, Cancel, Tokenize, Detokenize, Shutdown),
+        *(Progress, Ready, Failed, Chunk, Done, Error, Rendered, Tokens, Text, Embeddings, Scores),
     )
 }
 

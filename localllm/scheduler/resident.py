@@ -15,7 +15,21 @@ from typing import Any
 import localllm.errors
 from localllm.durations import FOREVER_NS, NS_PER_S
 from localllm.errors import LocalLLMError, RunnerError
-from localllm.messages import Cancel, Done, Error, Failed, LoadRequest, Message, Progress, Ready, Rendered, Text, Tokens
+from localllm.messages import (
+    Cancel,
+    Done,
+    Embeddings,
+    Error,
+    Failed,
+    LoadRequest,
+    Message,
+    Progress,
+    Ready,
+    Rendered,
+    Scores,
+    Text,
+    Tokens,
+)
 from localllm.scheduler.process import RunnerProcess
 from localllm.scheduler.spare import SpareRunner
 
@@ -25,7 +39,7 @@ STOPPED_UNEXPECTEDLY = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
     "check ollama server logs for details"
 )
-TERMINAL = (Done, Error, Rendered, Tokens, Text)
+TERMINAL = (Done, Error, Rendered, Tokens, Text, Embeddings, Scores)
 # Seconds without a message and without using the processor, while requests run.
 HANG_TIMEOUT_S = 60.0
 # The same once somebody has asked to unload the model.

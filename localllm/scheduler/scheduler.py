@@ -22,13 +22,17 @@ from typing import Any
 from localllm.errors import LocalLLMError, RunnerError, ServerBusyError
 from localllm.messages import (
     Detokenize,
+    Embed,
+    Embeddings,
     Error,
     GenerateRequest,
     LoadRequest,
     Message,
     ModelSpec,
     Progress,
+    Rank,
     Ready,
+    Scores,
     Text,
     Tokenize,
     Tokens,
@@ -152,12 +156,28 @@ class Lease:
         assert isinstance(answer, Text)
         return answer.text
 
-    async def _ask(self, request: Tokenize | Detokenize) -> Message:
+    async def embed(self, request: Embed) -> Embeddings:
+        """The vectors of texts. Raises: as `generate`."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Embeddings)
+        return answer
+
+    async def rank(self, request: Rank) -> Scores:
+        """How well documents answer a query. Raises: as `generate`."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Scores)
+        return answer
+
+    async def _ask(self, request: Tokenize | Detokenize | Embed | Rank) -> Message:
+        """The one answer to a request; who stops waiting for it cancels it."""
         stream = self._resident.open_stream(request)
+        message = None
         try:
             message = await stream.get()
         finally:
             self._resident.close_stream(request.id)
+            if message is None:
+                self._resident.cancel_request(request.id)
         if isinstance(message, LocalLLMError):
             raise message
         if isinstance(message, Error):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -58,8 +58,14 @@ def create_app(daemon: Daemon) -> Starlette:
     return app
 
 
+Refusal = Callable[[Exception], Response]
+REFUSALS: tuple[tuple[str, Refusal], ...] = (("/", response_of),)
+"""How errors are told below a path; the first prefix that fits counts."""
+
+
 async def _error(request: Request, error: Exception) -> Response:
-    return response_of(error)
+    refuse = next(refuse for prefix, refuse in REFUSALS if request.url.path.startswith(prefix))
+    return refuse(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ It knows nothing of templates.
 """
 
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from starlette.responses import Response
 from localllm.messages import Chunk, Done, GenerateRequest, Rendered
 from localllm.server import inference
 from localllm.server.binding import Anything, Image, Int, List, Map, Place, String, Struct, read
-from localllm.server.daemon import daemon_of
+from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked
 from localllm.server.streaming import Record, Records, RecordsResponse
@@ -69,22 +70,39 @@ CHAT_REQUEST = Struct(
 )
 
 
+@dataclass(frozen=True)
+class ChatTurn:
+    """What is asked of a model in a conversation; `request` is None where there are no messages."""
+
+    asked: Asked
+    request: GenerateRequest | None
+
+
+async def ask(daemon: Daemon, body: dict[str, Any], **fields: Any) -> ChatTurn:
+    """A request in any dialect, its `body` as bound to CHAT_REQUEST; `fields` are further ones of GenerateRequest.
+
+    Raises: APIError, InvalidNameError, OptionError, GGUFError.
+    """
+    if not body["model"].strip():
+        raise APIError(400, "model is required")
+    asked = await inference.begin(daemon, body)
+    messages = [_message(message) for message in body["messages"] or [] if message is not None]
+    if not messages and asked.unloads:
+        return ChatTurn(asked, None)
+    await inference.check_capabilities(asked, "chat", images=any("images" in message for message in messages))
+    if not messages:
+        return ChatTurn(asked, None)
+    whole = with_model_messages(asked, messages)
+    return ChatTurn(asked, inference.new_request(asked, "chat", messages=whole, tools=body["tools"] or None, **fields))
+
+
 async def chat(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, CHAT_REQUEST)
-    if not body["model"].strip():
-        raise APIError(400, "model is required")
-    asked = await inference.begin(daemon_of(request), body)
-    messages = [_message(message) for message in body["messages"] or [] if message is not None]
-    if not messages and asked.unloads:
-        return RecordsResponse(_unloaded(asked), stream=False)
-    await inference.check_capabilities(asked, "chat", images=any("images" in message for message in messages))
-    if not messages:
-        return RecordsResponse(_loaded(asked), stream=False)
-    runner_request = inference.new_request(
-        asked, "chat", messages=with_model_messages(asked, messages), tools=body["tools"] or None
-    )
-    return RecordsResponse(_answer(asked, runner_request), stream=body["stream"] is not False, fold=fold)
+    turn = await ask(daemon_of(request), body)
+    if turn.request is None:
+        return RecordsResponse((_unloaded if turn.asked.unloads else _loaded)(turn.asked), stream=False)
+    return RecordsResponse(_answer(turn.asked, turn.request), stream=body["stream"] is not False, fold=fold)
 
 
 def _message(bound: dict[str, Any]) -> dict[str, Any]:

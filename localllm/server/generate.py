@@ -9,7 +9,7 @@ from starlette.responses import Response
 from localllm.messages import Chunk, Done, GenerateRequest, Rendered
 from localllm.server import inference
 from localllm.server.binding import Bool, Image, Int, List, String, Struct, read
-from localllm.server.daemon import daemon_of
+from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked, Turn
 from localllm.server.streaming import Record, Records, RecordsResponse
@@ -29,23 +29,36 @@ GENERATE_REQUEST = Struct(
 )
 
 
-async def generate(request: Request) -> Response:
-    """The endpoint."""
-    body = await read(request, GENERATE_REQUEST)
+async def ask(daemon: Daemon, body: dict[str, Any], **fields: Any) -> tuple[Asked, GenerateRequest | None]:
+    """A request in any dialect, its `body` as bound to GENERATE_REQUEST; `fields` are further ones of GenerateRequest.
+
+    Without a prompt there is nothing to generate: None. Raises: APIError, InvalidNameError, OptionError, GGUFError.
+    """
     if not body["model"].strip():
         raise APIError(404, "model '' not found")
-    asked = await inference.begin(daemon_of(request), body)
-    if not body["prompt"] and asked.unloads:
-        return RecordsResponse(_unloaded(asked), stream=False)
+    asked = await inference.begin(daemon, body)
+    has_prompt = bool(body["prompt"] or fields.get("tokens"))
+    if not has_prompt and asked.unloads:
+        return asked, None
     if body["raw"] and (body["template"] or body["system"] or body["context"]):
         raise APIError(400, "raw mode does not support template, system, or context")
     await inference.check_capabilities(asked, "generate", images=bool(body["images"]))
-    if not body["prompt"] and not body["suffix"]:
-        return RecordsResponse(_loaded(asked), stream=False)
-    return RecordsResponse(_answer(asked, _runner_request(asked)), stream=body["stream"] is not False, fold=fold)
+    if not has_prompt and not body["suffix"]:
+        return asked, None
+    return asked, _runner_request(asked, fields)
 
 
-def _runner_request(asked: Asked) -> GenerateRequest:
+async def generate(request: Request) -> Response:
+    """The endpoint."""
+    body = await read(request, GENERATE_REQUEST)
+    asked, runner_request = await ask(daemon_of(request), body)
+    if runner_request is None:
+        is_unload = asked.unloads and not body["prompt"]
+        return RecordsResponse((_unloaded if is_unload else _loaded)(asked), stream=False)
+    return RecordsResponse(_answer(asked, runner_request), stream=body["stream"] is not False, fold=fold)
+
+
+def _runner_request(asked: Asked, fields: dict[str, Any]) -> GenerateRequest:
     body = asked.body
     plain = body["raw"] or bool(body["suffix"])
     return inference.new_request(
@@ -59,6 +72,7 @@ def _runner_request(asked: Asked) -> GenerateRequest:
         context=body["context"],
         messages=[] if plain or body["context"] is not None else list(asked.model.messages),
         images=body["images"] or [],
+        **fields,
     )
 
 

@@ -1,7 +1,7 @@
-"""Sends a stream of records as NDJSON or as one JSON object, and stops its source when the client goes away.
+"""Sends a stream of records in some wire format or as one JSON object, and stops its source when the client goes away.
 
 It knows nothing of what the records say. An error before the first record becomes a real status; after it, a last
-line `{"error": …}`. So a stream ends with its source's own last record or with an error, never in between.
+record that says so. So a stream ends with its source's own last record or with an error, never in between.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -27,7 +28,7 @@ JSON = "application/json; charset=utf-8"
 
 def json_response(record: Record) -> Response:
     """A whole answer of one object."""
-    return Response(_encoded(record), media_type=JSON)
+    return Response(encoded(record), media_type=JSON)
 
 
 def last(records: list[Record]) -> Record:
@@ -35,13 +36,44 @@ def last(records: list[Record]) -> Record:
     return records[-1]
 
 
+def encoded(record: Any) -> bytes:
+    """JSON without blanks; numbers that JSON has no word for, such as the logarithm of 0, are null."""
+    try:
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(record), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _line(record: Record) -> bytes:
+    return encoded(record) + b"\n"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a dialect streams: what a record is on the wire, what tells of an error (an answer of its own before the
+    first record, something in the stream later), and what ends a stream after its last record."""
+
+    media_type: str = NDJSON
+    encode: Callable[[Record], bytes] = _line
+    refuse: Callable[[Exception], Response] = response_of
+    fail: Callable[[Exception], bytes] = lambda error: _line(body_of(error))
+    end: bytes = b""
+
+
+OLLAMA = Wire()
+
+
 class RecordsResponse(Response):
     """The answer made of `records`: streamed, or, with `stream` False, folded into one object by `fold`."""
 
-    def __init__(self, records: Records, *, stream: bool, fold: Callable[[list[Record]], Record] = last) -> None:
+    def __init__(
+        self, records: Records, *, stream: bool, fold: Callable[[list[Record]], Record] = last, wire: Wire = OLLAMA
+    ) -> None:
         self.records = records
         self.stream = stream
         self.fold = fold
+        self.wire = wire
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,20 +94,22 @@ class RecordsResponse(Response):
             raise error
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire = self.wire
         try:
             first = await anext(self.records)
         except Exception as error:
-            await response_of(error)(scope, receive, send)
+            await wire.refuse(error)(scope, receive, send)
             return
-        headers = [(b"content-type", NDJSON.encode()), (b"x-accel-buffering", b"no")]
+        headers = [(b"content-type", wire.media_type.encode()), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send_line(send, first)
+        await _send_more(send, wire.encode(first))
         try:
             async for record in self.records:
-                await _send_line(send, record)
+                await _send_more(send, wire.encode(record))
+            end = wire.end
         except Exception as error:
-            await _send_line(send, body_of(error))
-        await send({"type": "http.response.body", "body": b""})
+            end = wire.fail(error)
+        await send({"type": "http.response.body", "body": end})
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         response: Response
@@ -83,16 +117,8 @@ class RecordsResponse(Response):
             records = [record async for record in self.records]
             response = json_response(self.fold(records))
         except Exception as error:
-            response = response_of(error)
+            response = self.wire.refuse(error)
         await response(scope, receive, send)
-
-
-def _encoded(record: Record) -> bytes:
-    try:
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(record), ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
 
 
 def _finite(value: Any) -> Any:
@@ -104,8 +130,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-async def _send_line(send: Send, record: Record) -> None:
-    await send({"type": "http.response.body", "body": _encoded(record) + b"\n", "more_body": True})
+async def _send_more(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:
