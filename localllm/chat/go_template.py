@@ -50,6 +50,9 @@ class GoTemplate:
 
     supports_tools = False
     supports_thinking = False
+    # The texts around `.Thinking` inside the range over the messages, and the text by which tool calls begin.
+    thinking_tags: tuple[str, str] | None = None
+    tool_tag: str | None = None
 
     def __init__(self, source: str) -> None:
         """Raises: TemplateError for what this subset does not know."""
