@@ -12,7 +12,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from localllm.server import blobs, chat, copy, create, delete, generate, listing, load, pull, show, status, tokens
+from localllm.server import (
+    blobs,
+    chat,
+    copy,
+    create,
+    delete,
+    generate,
+    listing,
+    load,
+    openapi,
+    pull,
+    show,
+    status,
+    tokens,
+)
 from localllm.server.access import AccessMiddleware
 from localllm.server.daemon import Daemon
 from localllm.server.errors import STATUS, APIError, response_of
@@ -37,6 +51,8 @@ ROUTES = (
     Route("/api/copy", copy.copy, methods=["POST"]),
     Route("/api/delete", delete.delete, methods=["DELETE"]),
     Route("/api/blobs/{digest}", blobs.has_blob, methods=["HEAD"]),
+    Route("/openapi.json", openapi.openapi, methods=["GET"]),
+    Route("/docs", openapi.docs, methods=["GET"]),
 )
 
 
@@ -55,6 +71,7 @@ def create_app(daemon: Daemon) -> Starlette:
         lifespan=_lifespan,
     )
     app.state.daemon = daemon
+    app.state.refusals = REFUSALS
     return app
 
 

@@ -10,7 +10,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -163,12 +163,16 @@ class Anything(Type):
 
 @dataclass(frozen=True)
 class Judged(Type):
-    """A value that a function reads, or refuses with a ValueError; `named` puts the field's name before its text."""
+    """A value that a function reads, or refuses with a ValueError; `named` puts the field's name before its text.
+
+    `shape` is the JSON Schema of what it takes, for the API's description.
+    """
 
     judge: Callable[[Any], Any]
     named: bool = True
     default: Any = None
     go_name: str = ""
+    shape: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, value: Any, place: Place) -> Any:
         try:

@@ -14,8 +14,10 @@ from localllm.messages import Chunk, Done, GenerateRequest, Rendered
 from localllm.server import inference
 from localllm.server.binding import Anything, Image, Int, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked
+from localllm.server.shapes import CHAT_ANSWER
 from localllm.server.streaming import Record, Records, RecordsResponse
 
 TOOL_CALL = Struct(
@@ -96,6 +98,9 @@ async def ask(daemon: Daemon, body: dict[str, Any], **fields: Any) -> ChatTurn:
     return ChatTurn(asked, inference.new_request(asked, "chat", messages=whole, tools=body["tools"] or None, **fields))
 
 
+@described(
+    "the next message of a conversation", body=CHAT_REQUEST, answer=CHAT_ANSWER, streams=NDJSON, errors=(404, 500, 503)
+)
 async def chat(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, CHAT_REQUEST)

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from localllm.server.binding import String, Struct, read
 from localllm.server.daemon import daemon_of
+from localllm.server.describe import described
 from localllm.server.errors import APIError
 from localllm.server.lookup import model_name
 from registry.errors import InvalidNameError, ModelNotFoundError
@@ -15,6 +16,7 @@ from registry.names import Name
 COPY_REQUEST = Struct("api.CopyRequest", {"source": String(), "destination": String()})
 
 
+@described("a second name for a model", body=COPY_REQUEST, errors=(404, 500))
 async def copy(request: Request) -> Response:
     """The endpoint; its answer has no body."""
     body = await read(request, COPY_REQUEST)

@@ -14,8 +14,10 @@ from localllm import options
 from localllm.server import lookup
 from localllm.server.binding import Anything, Bool, List, Map, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
 from localllm.server.pull import inspect
+from localllm.server.shapes import PROGRESS
 from localllm.server.streaming import Records, RecordsResponse
 from registry.create import ModelContents, create_from_gguf
 from registry.names import Name, parse_name
@@ -40,6 +42,7 @@ CREATE_REQUEST = Struct(
 )
 
 
+@described("a model made from another one", body=CREATE_REQUEST, answer=PROGRESS, streams=NDJSON, errors=(404, 500))
 async def create(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, CREATE_REQUEST)

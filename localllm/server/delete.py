@@ -13,6 +13,7 @@ from kernels_cpu import cache_files
 from localllm import env
 from localllm.server.binding import String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.describe import described
 from localllm.server.errors import APIError
 from localllm.server.lookup import model_name
 from registry.errors import InvalidNameError, ModelNotFoundError, RegistryError
@@ -22,6 +23,7 @@ from registry.names import Name
 DELETE_REQUEST = Struct("api.DeleteRequest", {"model": String(), "name": String()})
 
 
+@described("removes a name, and what no other name uses", body=DELETE_REQUEST, errors=(404, 500))
 async def delete(request: Request) -> Response:
     """The endpoint; its answer has no body."""
     body = await read(request, DELETE_REQUEST)

@@ -10,8 +10,10 @@ from localllm.messages import Chunk, Done, GenerateRequest, Rendered
 from localllm.server import inference
 from localllm.server.binding import Bool, Image, Int, List, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked, Turn
+from localllm.server.shapes import GENERATE_ANSWER
 from localllm.server.streaming import Record, Records, RecordsResponse
 
 GENERATE_REQUEST = Struct(
@@ -48,6 +50,7 @@ async def ask(daemon: Daemon, body: dict[str, Any], **fields: Any) -> tuple[Aske
     return asked, _runner_request(asked, fields)
 
 
+@described("a completion", body=GENERATE_REQUEST, answer=GENERATE_ANSWER, streams=NDJSON, errors=(404, 500, 503))
 async def generate(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, GENERATE_REQUEST)

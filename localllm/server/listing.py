@@ -8,7 +8,9 @@ from starlette.responses import Response
 
 from localllm.scheduler import RunningModel
 from localllm.server.daemon import daemon_of
+from localllm.server.describe import described
 from localllm.server.lookup import details
+from localllm.server.shapes import MODELS
 from localllm.server.streaming import json_response
 from localllm.server.times import format_local
 from registry.errors import RegistryError
@@ -17,6 +19,7 @@ from registry.names import parse_name
 from registry.store import ModelSummary, Store
 
 
+@described("the models in the store", answer=MODELS)
 async def tags(request: Request) -> Response:
     """The models in the store, newest first."""
     models = await asyncio.to_thread(daemon_of(request).store.models)
@@ -36,6 +39,7 @@ def _tag(model: ModelSummary) -> dict[str, Any]:
     }
 
 
+@described("the models in memory", answer=MODELS)
 async def ps(request: Request) -> Response:
     """The models in memory, those that stay longest first."""
     daemon = daemon_of(request)

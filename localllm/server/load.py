@@ -12,8 +12,10 @@ from localllm.scheduler import Lease
 from localllm.server import inference
 from localllm.server.binding import Bool, Judged, Map, String, Struct, read
 from localllm.server.daemon import daemon_of
+from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked
+from localllm.server.shapes import PROGRESS
 from localllm.server.streaming import Record, Records, RecordsResponse
 
 LOAD_REQUEST = Struct(
@@ -22,6 +24,7 @@ LOAD_REQUEST = Struct(
 )
 
 
+@described("brings a model into memory", body=LOAD_REQUEST, answer=PROGRESS, streams=NDJSON, errors=(404, 500, 503))
 async def load(request: Request) -> Response:
     """The endpoint. The last record says what the model takes: `context_length`, `memory` in bytes."""
     body = await read(request, LOAD_REQUEST)

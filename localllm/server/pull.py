@@ -17,7 +17,9 @@ from localllm.gguf.summary import read_summary
 from localllm.server.access import is_loopback_address
 from localllm.server.binding import Bool, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
+from localllm.server.shapes import PROGRESS
 from localllm.server.streaming import Records, RecordsResponse
 from registry.create import ModelFacts
 
@@ -35,6 +37,7 @@ PULL_REQUEST = Struct(
 CANCEL_GRACE_S = 10.0
 
 
+@described("brings a model into the store", body=PULL_REQUEST, answer=PROGRESS, streams=NDJSON, errors=(500,))
 async def pull(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, PULL_REQUEST)

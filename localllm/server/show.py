@@ -18,7 +18,9 @@ from localllm.server import lookup
 from localllm.server.binding import Bool, Map, String, Struct, read
 from localllm.server.capabilities import find_capabilities
 from localllm.server.daemon import daemon_of
+from localllm.server.describe import described
 from localllm.server.errors import APIError
+from localllm.server.shapes import SHOWN
 from localllm.server.streaming import Records, RecordsResponse
 from localllm.server.times import format_local
 from registry.store import ResolvedModel
@@ -39,6 +41,7 @@ LONGEST_BRIEF_ARRAY = 5
 HIDDEN_KEYS = frozenset(("general.name", "tokenizer.chat_template"))
 
 
+@described("all that is known of a model", body=SHOW_REQUEST, answer=SHOWN, errors=(404, 500))
 async def show(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, SHOW_REQUEST)

@@ -10,8 +10,10 @@ from localllm.messages import Detokenize, Tokenize
 from localllm.server import inference
 from localllm.server.binding import Bool, Int, Judged, List, Map, String, Struct, read
 from localllm.server.daemon import daemon_of
+from localllm.server.describe import described
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked
+from localllm.server.shapes import TEXT, TOKENS
 from localllm.server.streaming import Records, RecordsResponse
 
 _COMMON = {"model": String(), "keep_alive": Judged(parse_keep_alive), "options": Map()}
@@ -22,11 +24,13 @@ TOKENIZE_REQUEST = Struct(
 DETOKENIZE_REQUEST = Struct("api.DetokenizeRequest", {**_COMMON, "tokens": List(Int())})
 
 
+@described("token ids of a text", body=TOKENIZE_REQUEST, answer=TOKENS, errors=(404, 500, 503))
 async def tokenize(request: Request) -> Response:
     """The endpoint: {"model", "text"} to {"tokens"}."""
     return RecordsResponse(_tokenize(await _begin(request, TOKENIZE_REQUEST)), stream=False)
 
 
+@described("the text of token ids", body=DETOKENIZE_REQUEST, answer=TEXT, errors=(404, 500, 503))
 async def detokenize(request: Request) -> Response:
     """The endpoint: {"model", "tokens"} to {"text"}."""
     return RecordsResponse(_detokenize(await _begin(request, DETOKENIZE_REQUEST)), stream=False)
