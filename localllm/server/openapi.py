@@ -73,7 +73,7 @@ def _operation(route: Route, method: str, refusals: Refusals) -> dict[str, Any]:
     about = description_of(route.endpoint)
     if about is None:
         raise LookupError(f"{method} {route.path}: its endpoint needs `@described` (localllm/server/describe.py)")
-    operation = {
+    operation: Schema = {
         "operationId": f"{method.lower()}{re.sub('[^A-Za-z0-9]+', '_', route.path).rstrip('_')}",
         "tags": [dialect_of(route.path)],
         "summary": about.summary,
