@@ -15,8 +15,13 @@ The prompt (or the last chat message) is a script of words; each other word come
     !options    the options as JSON                         !request   the whole request as JSON
     !pid        the process id                              !call      a tool call
     !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
+
+The vector of an input is its length, its place among the inputs, dimensions and normalise; a document's score is its
+length. The input or query `!error:K` is an error, `!hang` is never answered.
 """
 
+import array
+import base64
 import json
 import os
 import signal
@@ -29,14 +34,18 @@ from localllm.messages import (
     Chunk,
     Detokenize,
     Done,
+    Embed,
+    Embeddings,
     Error,
     Failed,
     GenerateRequest,
     LoadRequest,
     Message,
     Progress,
+    Rank,
     Ready,
     Rendered,
+    Scores,
     Shutdown,
     Stats,
     Text,
@@ -145,6 +154,31 @@ def piece(request: GenerateRequest, word: str, name: str, argument: str) -> Chun
     return Chunk(request.id, word + " ")
 
 
+def embed(request: Embed) -> None:
+    if request.inputs[0] == "!hang" or fails(request.id, request.inputs[0]):
+        return
+    vectors = [
+        array.array("f", [len(item), i, request.dimensions, float(request.normalise), 0.1]).tobytes()
+        for i, item in enumerate(request.inputs)
+    ]
+    n_tokens = [len(item) for item in request.inputs]
+    send(Embeddings(request.id, [base64.b64encode(v).decode() for v in vectors], n_tokens))
+
+
+def rank(request: Rank) -> None:
+    if not fails(request.id, request.query):
+        lengths = [len(text) for text in request.documents]
+        send(Scores(request.id, [float(n) for n in lengths], lengths))
+
+
+def fails(request_id: str, text: object) -> bool:
+    name, _, kind = str(text).partition(":")
+    if name == "!error":
+        fields = {"n_prompt": 10, "n_ctx": 4} if kind == "ContextLengthError" else {}
+        send(Error(request_id, "scripted error", kind, "try less", fields))
+    return name == "!error"
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stubborn = False
@@ -154,6 +188,10 @@ def main() -> None:
             load(message)
         elif isinstance(message, GenerateRequest):
             threading.Thread(target=answer, args=(message,), daemon=True).start()
+        elif isinstance(message, Embed):
+            embed(message)
+        elif isinstance(message, Rank):
+            rank(message)
         elif isinstance(message, Cancel):
             canceled.add(message.id)
         elif isinstance(message, Tokenize):
