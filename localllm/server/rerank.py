@@ -50,7 +50,9 @@ RERANK_ANSWER = Struct(
 )
 
 
-@described("documents by how well they answer a query", body=RERANK_REQUEST, answer=RERANK_ANSWER, errors=(404, 500, 503))
+@described(
+    "documents by how well they answer a query", body=RERANK_REQUEST, answer=RERANK_ANSWER, errors=(404, 500, 503)
+)
 async def rerank(request: Request) -> Response:
     """The endpoint: {"model", "query", "documents"} to {"results": [{"index", "relevance_score"}]}, best first."""
     body = await read(request, RERANK_REQUEST)
