@@ -22,6 +22,7 @@ from localllm.server import (
     generate,
     listing,
     load,
+    openai,
     openapi,
     pull,
     rerank,
@@ -58,6 +59,7 @@ ROUTES = (
     Route("/api/blobs/{digest}", blobs.has_blob, methods=["HEAD"]),
     Route("/openapi.json", openapi.openapi, methods=["GET"]),
     Route("/docs", openapi.docs, methods=["GET"]),
+    *openai.ROUTES,
 )
 
 
@@ -81,19 +83,28 @@ def create_app(daemon: Daemon) -> Starlette:
 
 
 Refusal = Callable[[Exception], Response]
-REFUSALS: tuple[tuple[str, Refusal], ...] = (("/", response_of),)
+REFUSALS: tuple[tuple[str, Refusal], ...] = (("/v1", openai.refuse), ("/", response_of))
 """How errors are told below a path; the first prefix that fits counts."""
 
 
+def _refusal(request: Request) -> Refusal:
+    return next(refuse for prefix, refuse in REFUSALS if request.url.path.startswith(prefix))
+
+
 async def _error(request: Request, error: Exception) -> Response:
-    refuse = next(refuse for prefix, refuse in REFUSALS if request.url.path.startswith(prefix))
-    return refuse(error)
+    return _refusal(request)(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
+    """An unknown path or method: plain text from Ollama's endpoints, an error like any other in the dialects."""
     assert isinstance(error, HTTPException)
-    texts = {404: "404 page not found", 405: "405 method not allowed"}
-    return PlainTextResponse(texts.get(error.status_code, error.detail), error.status_code, error.headers)
+    text = {404: "404 page not found", 405: "405 method not allowed"}.get(error.status_code, error.detail)
+    refuse = _refusal(request)
+    if refuse is response_of:
+        return PlainTextResponse(text, error.status_code, error.headers)
+    response = refuse(APIError(error.status_code, f"{text}: {request.method} {request.url.path}"))
+    response.headers.update(error.headers or {})
+    return response
 
 
 @contextlib.asynccontextmanager

@@ -28,7 +28,11 @@ MAX_BODY_BYTES = 512 << 20
 
 
 class BindError(ValueError):
-    """The body is not a request of this kind; the message is for the client."""
+    """The body is not a request of this kind; the message is for the client. `path` is the field's, where known."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class BodyTooLargeError(ValueError):
@@ -52,7 +56,7 @@ class Place:
     def refuse(self, value: Any, go_type: str) -> BindError:
         """The error for a value of the wrong type."""
         target = f"Go struct field {self.struct}.{self.path}" if self.path else "Go value"
-        return BindError(f"json: cannot unmarshal {_kind(value)} into {target} of type {go_type}")
+        return BindError(f"json: cannot unmarshal {_kind(value)} into {target} of type {go_type}", self.path)
 
 
 def _kind(value: Any) -> str:
@@ -114,7 +118,7 @@ class Int(Type):
             return value
         error = place.refuse(value, self.go_name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            raise BindError(str(error).replace("unmarshal number", f"unmarshal number {value}"))
+            raise BindError(str(error).replace("unmarshal number", f"unmarshal number {value}"), place.path)
         raise error
 
 
@@ -133,7 +137,7 @@ class Image(Type):
         except (binascii.Error, ValueError):
             bad = _NOT_BASE64.search(value)
             offset = bad.start() if bad else len(value) // 4 * 4
-            raise BindError(f"illegal base64 data at input byte {offset}") from None
+            raise BindError(f"illegal base64 data at input byte {offset}", place.path) from None
         return value
 
 
@@ -179,7 +183,7 @@ class Judged(Type):
             return self.judge(value)
         except ValueError as error:
             prefix = f"invalid {place.path}: " if self.named else ""
-            raise BindError(f"{prefix}{error}") from error
+            raise BindError(f"{prefix}{error}", place.path) from error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,13 @@
+"""OpenAI's endpoints under /v1, translated at the edge into the requests that Ollama's make."""
+
+from starlette.routing import Route
+
+from localllm.server.openai import models
+from localllm.server.openai.errors import refuse
+
+__all__ = ["ROUTES", "refuse"]
+
+ROUTES = (
+    Route("/v1/models", models.models, methods=["GET"]),
+    Route("/v1/models/{model:path}", models.model, methods=["GET"]),
+)
