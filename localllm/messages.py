@@ -312,12 +312,13 @@ class Error(Message):
 
 @dataclass(frozen=True)
 class Rendered(Message):
-    """The prompt of request `id`, which asked for `debug_render_only`."""
+    """The prompt of request `id`, which asked for `debug_render_only`: its text, and the ids to be evaluated."""
 
     type = "rendered"
 
     id: str
     prompt: str
+    tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Preparation:
         n_ctx = min(request.options.get("num_ctx") or self._model.engine.n_ctx, self._model.engine.n_ctx)
         prompt = self._prompts(n_ctx).build(request)
         if request.debug_render_only:
-            self._send(Rendered(request.id, prompt.text))
+            self._send(Rendered(request.id, prompt.text, prompt.tokens))
             return None
         sampler = self._sampler(request.options)
         return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send)

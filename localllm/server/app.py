@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from localllm.server import (
+    anthropic,
     blobs,
     chat,
     copy,
@@ -57,6 +58,7 @@ ROUTES = (
     Route("/api/copy", copy.copy, methods=["POST"]),
     Route("/api/delete", delete.delete, methods=["DELETE"]),
     Route("/api/blobs/{digest}", blobs.has_blob, methods=["HEAD"]),
+    *anthropic.ROUTES,
     Route("/openapi.json", openapi.openapi, methods=["GET"]),
     Route("/docs", openapi.docs, methods=["GET"]),
     *openai.ROUTES,
@@ -83,7 +85,11 @@ def create_app(daemon: Daemon) -> Starlette:
 
 
 Refusal = Callable[[Exception], Response]
-REFUSALS: tuple[tuple[str, Refusal], ...] = (("/v1", openai.refuse), ("/", response_of))
+REFUSALS: tuple[tuple[str, Refusal], ...] = (
+    (anthropic.PREFIX, anthropic.response_of),
+    ("/v1", openai.refuse),
+    ("/", response_of),
+)
 """How errors are told below a path; the first prefix that fits counts."""
 
 

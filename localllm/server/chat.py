@@ -80,14 +80,17 @@ class ChatTurn:
     request: GenerateRequest | None
 
 
-async def ask(daemon: Daemon, body: dict[str, Any], **fields: Any) -> ChatTurn:
+async def ask(daemon: Daemon, body: dict[str, Any], *, thinks_if_able: bool = False, **fields: Any) -> ChatTurn:
     """A request in any dialect, its `body` as bound to CHAT_REQUEST; `fields` are further ones of GenerateRequest.
 
+    With `thinks_if_able` a model that cannot think answers without, instead of refusing.
     Raises: APIError, InvalidNameError, OptionError, GGUFError.
     """
     if not body["model"].strip():
         raise APIError(400, "model is required")
     asked = await inference.begin(daemon, body)
+    if thinks_if_able:
+        asked = await inference.thinking_if_able(asked)
     messages = [_message(message) for message in body["messages"] or [] if message is not None]
     if not messages and asked.unloads:
         return ChatTurn(asked, None)

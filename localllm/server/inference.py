@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localllm.durations import parse_keep_alive
@@ -123,6 +123,13 @@ async def check_capabilities(asked: Asked, verb: str, *, images: bool) -> None:
     if not is_format(body["format"]):
         shown = go_json_text(body["format"])
         raise APIError(400, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+
+
+async def thinking_if_able(asked: Asked) -> Asked:
+    """The same without a wish to think that the model cannot grant. Raises: GGUFError."""
+    if not asked.body["think"] or "thinking" in await capabilities_of(asked.model):
+        return asked
+    return replace(asked, body={**asked.body, "think": None})
 
 
 def is_format(value: Any) -> bool:

@@ -9,8 +9,8 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
@@ -52,13 +52,14 @@ def _line(record: Record) -> bytes:
 @dataclass(frozen=True)
 class Wire:
     """How a dialect streams: what a record is on the wire, what tells of an error (an answer of its own before the
-    first record, something in the stream later), and what ends a stream after its last record."""
+    first record, something in the stream later), what ends a stream after its last record, and headers of its own."""
 
     media_type: str = NDJSON
     encode: Callable[[Record], bytes] = _line
     refuse: Callable[[Exception], Response] = response_of
     fail: Callable[[Exception], bytes] = lambda error: _line(body_of(error))
     end: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 OLLAMA = Wire()
@@ -100,8 +101,9 @@ class RecordsResponse(Response):
         except Exception as error:
             await wire.refuse(error)(scope, receive, send)
             return
-        headers = [(b"content-type", wire.media_type.encode()), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        headers = {"content-type": wire.media_type, "x-accel-buffering": "no", **wire.headers}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
         await _send_more(send, wire.encode(first))
         try:
             async for record in self.records:
@@ -116,6 +118,7 @@ class RecordsResponse(Response):
         try:
             records = [record async for record in self.records]
             response = json_response(self.fold(records))
+            response.headers.update(self.wire.headers)
         except Exception as error:
             response = self.wire.refuse(error)
         await response(scope, receive, send)

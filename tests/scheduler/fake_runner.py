@@ -15,6 +15,7 @@ The prompt (or the last chat message) is a script of words; each other word come
     !options    the options as JSON                         !request   the whole request as JSON
     !pid        the process id                              !call      a tool call
     !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
+    !stop:W     ends at once, by the stop string W
 
 The vector of an input is its length, its place among the inputs, dimensions and normalise; a document's score is its
 length. The input or query `!error:K` is an error, `!hang` is never answered.
@@ -91,10 +92,10 @@ def answer(request: GenerateRequest) -> None:
     start_ns = time.perf_counter_ns()
     script = request.messages[-1]["content"] if request.kind == "chat" else request.prompt
     if request.debug_render_only:
-        send(Rendered(request.id, script))
+        send(Rendered(request.id, script, list(range(len(script.split())))))
         return
     n_pieces = 0
-    done_reason = "stop"
+    done_reason, stop = "stop", None
     for word in script.split():
         if request.id in canceled:
             return
@@ -102,6 +103,9 @@ def answer(request: GenerateRequest) -> None:
         n_pieces += 1
         if name == "!length":
             done_reason = "length"
+        elif name == "!stop":
+            stop = argument
+            break
         elif name == "!error":
             fields = {"n_prompt": 10, "n_ctx": 4} if argument == "ContextLengthError" else {}
             send(Error(request.id, "scripted error", argument, "try less", fields))
@@ -110,7 +114,7 @@ def answer(request: GenerateRequest) -> None:
             act(request, word, name, argument)
     elapsed_ns = time.perf_counter_ns() - start_ns
     stats = Stats(0, len(script.split()), 1000, n_pieces, elapsed_ns, 0)
-    send(Done(request.id, done_reason, stats, [1, 2, 3], None))
+    send(Done(request.id, done_reason, stats, [1, 2, 3], None, stop))
 
 
 def act(request: GenerateRequest, word: str, name: str, argument: str) -> None:

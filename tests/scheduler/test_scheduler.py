@@ -430,7 +430,7 @@ async def test_tokenize_and_render(make_scheduler: Make, want: Want) -> None:
             assert await lease.detokenize(Detokenize("d", [97, 98])) == "ab"
         request = GenerateRequest("r", "generate", prompt="hello", debug_render_only=True)
         async with await scheduler.lease(want(), FOREVER_NS) as lease:
-            assert [m async for m in lease.generate(request)] == [Rendered("r", "hello")]
+            assert [m async for m in lease.generate(request)] == [Rendered("r", "hello", [0])]
 
 
 async def test_stop_ends_waiting_loading_and_running_requests(make_scheduler: Make, want: Want, ask: Ask) -> None:

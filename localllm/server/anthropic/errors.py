@@ -1,0 +1,50 @@
+"""Errors as Anthropic tells them: an answer of their own, or an event in a stream; it knows no endpoint."""
+
+import secrets
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from localllm.errors import ContextLengthError
+from localllm.server import errors
+
+PREFIX = "/v1/messages"
+REQUEST_ID_HEADER = "request-id"
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+def new_request_id() -> str:
+    """The name of a request, for its answer's header and its errors."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+def body_of(error: Exception, request_id: str) -> dict[str, Any]:
+    """{"type": "error", "error": {"type", "message"}, "request_id"}, with "hint" beside the message where there is one.
+
+    The text for a prompt that is too long is Anthropic's: clients shorten their conversation when they read it.
+    """
+    native = errors.body_of(error)
+    if isinstance(error, ContextLengthError):
+        native["error"] = f"prompt is too long: {error.n_prompt} tokens > {error.n_ctx} maximum"
+        native["hint"] = "shorten the conversation, raise LOCALLLM_CONTEXT_LENGTH, or send options.num_ctx"
+    kind = _TYPES.get(errors.status_of(error), "api_error")
+    told = {"type": kind, "message": native["error"]}
+    if "hint" in native:
+        told["hint"] = native["hint"]
+    return {"type": "error", "error": told, "request_id": request_id}
+
+
+def response_of(error: Exception, request_id: str = "") -> JSONResponse:
+    """The whole answer to a request that failed before anything was sent."""
+    request_id = request_id or new_request_id()
+    headers = {REQUEST_ID_HEADER: request_id}
+    return JSONResponse(body_of(error, request_id), errors.status_of(error), headers)
