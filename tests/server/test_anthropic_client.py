@@ -27,7 +27,9 @@ def client(start_live: Callable[..., Any], add_model: Add) -> Any:
 
 
 def test_create(client: Any) -> None:
-    message = client.messages.create(**asked("one two", system="s", stop_sequences=["x"], extra_body={"temperature": 0.5}))
+    message = client.messages.create(
+        **asked("one two", system="s", stop_sequences=["x"], extra_body={"temperature": 0.5})
+    )
     assert message.content[0].text == "one two " and message.stop_reason == "end_turn"
     assert message.role == "assistant" and message.model == "m" and message.id.startswith("msg_")
     assert (message.usage.input_tokens, message.usage.output_tokens) == (2, 2)
@@ -84,11 +86,11 @@ def test_count_tokens(client: Any) -> None:
 
 def test_errors_are_the_clients_own_classes(client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError) as missing:
-        client.messages.create(**asked("x", **{"model": "nope"}))
+        client.messages.create(**asked("x", model="nope"))
     assert missing.value.body["error"]["type"] == "not_found_error"
     assert missing.value.request_id == missing.value.body["request_id"]
     with pytest.raises(anthropic.BadRequestError, match="max_tokens is required"):
-        client.messages.create(**asked("x", **{"max_tokens": 0}))
+        client.messages.create(**asked("x", max_tokens=0))
     with pytest.raises(anthropic.InternalServerError):
         client.messages.create(**asked("a !error:RunnerError"))
     with pytest.raises(anthropic.APIStatusError, match="scripted error"):
@@ -109,6 +111,6 @@ def test_async(start_live: Callable[..., Any], add_model: Add) -> None:
             counted = await client.messages.count_tokens(model="m", messages=[{"role": "user", "content": "a"}])
             assert counted.input_tokens == 1
             with pytest.raises(anthropic.NotFoundError):
-                await client.messages.create(**asked("x", **{"model": "nope"}))
+                await client.messages.create(**asked("x", model="nope"))
 
     asyncio.run(talk())

@@ -130,9 +130,7 @@ async def test_a_whole_message_is_its_stream_folded(running: Running, add_model:
         ("", "end_turn", None),
     ],
 )
-async def test_stop_reasons(
-    running: Running, add_model: Add, script: str, reason: str, sequence: str | None
-) -> None:
+async def test_stop_reasons(running: Running, add_model: Add, script: str, reason: str, sequence: str | None) -> None:
     add_model(params={"stop": ["own"]})
     async with running() as r:
         message = (await r.post("/v1/messages", body_of(script, stop_sequences=["END", ""]))).json()
@@ -357,7 +355,12 @@ REFUSALS = [
         "invalid_request_error",
         'tools.0.type: "web_search_20250305" is not supported: only tools with an input_schema are',
     ),
-    ({"tools": [{"name": "f"}]}, 400, "invalid_request_error", "tools.0.input_schema: expected a JSON schema, not null"),
+    (
+        {"tools": [{"name": "f"}]},
+        400,
+        "invalid_request_error",
+        "tools.0.input_schema: expected a JSON schema, not null",
+    ),
     ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", 'tool_choice: "any" needs tools'),
     (
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "nope"}},
