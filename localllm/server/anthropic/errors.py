@@ -11,7 +11,6 @@ from localllm.server import errors
 PREFIX = "/v1/messages"
 REQUEST_ID_HEADER = "request-id"
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -36,7 +35,8 @@ def body_of(error: Exception, request_id: str) -> dict[str, Any]:
     if isinstance(error, ContextLengthError):
         native["error"] = f"prompt is too long: {error.n_prompt} tokens > {error.n_ctx} maximum"
         native["hint"] = "shorten the conversation, raise LOCALLLM_CONTEXT_LENGTH, or send options.num_ctx"
-    kind = _TYPES.get(errors.status_of(error), "api_error")
+    status = errors.status_of(error)
+    kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     told = {"type": kind, "message": native["error"]}
     if "hint" in native:
         told["hint"] = native["hint"]
