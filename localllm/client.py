@@ -8,6 +8,7 @@ Bodies and answers are plain dicts in the API's own shape. Failures are exceptio
 """
 
 import json
+import ssl
 import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -53,6 +54,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _trusted() -> Any:
+    """The system's certificates, and the one of a daemon on this machine. Raises: ClientError."""
+    own = env.tls_cert()
+    if own is None:
+        return True
+    context = httpx.create_ssl_context()
+    try:
+        context.load_verify_locations(own)
+    except (OSError, ssl.SSLError) as error:
+        raise ClientError(f"LOCALLLM_TLS_CERT: {own} is not a certificate that can be read: {error}") from error
+    return context
+
+
 class Client:
     """One connection pool to the server at `url` (default: where LOCALLLM_HOST points). Use as a context manager."""
 
@@ -60,11 +74,12 @@ class Client:
         self.url = url or env.connect_url()
         self.is_local = is_loopback(httpx.URL(self.url).host)
         # A proxy from the environment must not see requests to this machine; reads may take as long as a model needs.
+        key = env.api_key()
         self._http = httpx.Client(
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             trust_env=not self.is_local,
-            verify=self.url.startswith("https:"),
-            headers={"User-Agent": f"localllm/{__version__}"},
+            verify=_trusted() if self.url.startswith("https:") else False,
+            headers={"User-Agent": f"localllm/{__version__}", **({"Authorization": f"Bearer {key}"} if key else {})},
         )
 
     def __enter__(self) -> "Client":
@@ -177,6 +192,12 @@ class Client:
             raise self._failure(error) from error
 
     def _failure(self, error: httpx.HTTPError) -> ClientError:
+        tls = _tls_error(error)
+        if tls is not None:
+            return ClientError(
+                f"no TLS connection to {self.url}: {getattr(tls, 'verify_message', '') or tls.reason or tls}",
+                hint="LOCALLLM_TLS_CERT names a certificate to trust; LOCALLLM_HOST says https or http",
+            )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NoServerError(
                 f"could not connect to a localllm server at {self.url}",
@@ -185,6 +206,13 @@ class Client:
         return ClientError(
             f"the connection to {self.url} broke off: {error}", hint="see the server's log for the cause"
         )
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """The failure of TLS that led to an error, if one did."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _payload(body: dict[str, Any] | None) -> dict[str, Any]:
@@ -242,6 +270,9 @@ def _refusal(response: httpx.Response) -> ClientError:
         content = response.json()
     except ValueError:
         content = None
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        text = _error_text(content["error"]) if isinstance(content, dict) and content.get("error") else "unauthorized"
+        return ClientError(text, status=response.status_code, hint="set LOCALLLM_API_KEY to a key of this server")
     if isinstance(content, dict) and content.get("error"):
         return ClientError(_error_text(content["error"]), status=response.status_code, hint=content.get("hint"))
     text = response.text.strip() or f"{response.status_code} {response.reason_phrase}"

@@ -60,6 +60,18 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("NUM_THREADS", "0", "threads of a model (0: the physical cores)", False),
     Variable("ORIGINS", "", "further origins that browsers may call from, comma-separated, * as wildcard"),
+    Variable(
+        "API_KEYS", "", "keys that the daemon accepts, comma-separated; `@path` is a file of `localllm keys`", False
+    ),
+    Variable("API_KEY", "", "key that the commands send"),
+    Variable("TLS_CERT", "", "certificate chain (PEM) of the daemon; the commands trust it too", False),
+    Variable("TLS_KEY", "", "key (PEM) of the daemon's certificate", False),
+    Variable("MAX_BODY", "64MB", "largest body of a request", False),
+    Variable("MAX_UPLOAD", "512MB", "largest file that may be uploaded", False),
+    Variable(
+        "CLIENT_TIMEOUT", "30s", "how long a client may take for a request's header, and pause in its body", False
+    ),
+    Variable("MAX_CONNECTIONS", "1024", "connections at the same time", False),
     Variable("DEBUG", "0", "1 logs more"),
     Variable("NOPRUNE", "0", "1 keeps blobs that no model uses"),
     Variable("NOHISTORY", "0", "1 keeps no history of prompts"),
@@ -196,6 +208,10 @@ def cache_dir() -> Path:
 def _parse_size(text: str) -> int:
     if text.endswith("%"):
         return int(_disk_bytes(cache_dir()) * _parse_amount(text[:-1]) / 100)
+    return _parse_bytes(text)
+
+
+def _parse_bytes(text: str) -> int:
     number = text.upper().removesuffix("B").rstrip()
     return int(_parse_amount(number.rstrip("KMGT")) * _SIZE_FACTORS.get(number[-1:], 1))
 
@@ -275,6 +291,70 @@ def origins() -> list[str]:
     return [origin.strip() for origin in text.split(",") if origin.strip()]
 
 
+def keys_path() -> Path:
+    """The file of `localllm keys`, which a daemon heeds if it is there."""
+    return state_dir() / "keys.json"
+
+
+def api_keys() -> tuple[list[str], list[Path]]:
+    """Keys that the daemon accepts, in plain text, and files of hashes beside `keys_path`.
+
+    Raises: SettingError for a file that is not there; a key is never quoted.
+    """
+    text, full_name = _text("API_KEYS")
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    paths = [Path(word[1:].strip()).expanduser().absolute() for word in words if word.startswith("@")]
+    for path in paths:
+        if not path.is_file():
+            raise SettingError(f"{full_name}: there is no file {path}", hint=f"localllm keys add NAME --file {path}")
+    return [word for word in words if not word.startswith("@")], paths
+
+
+def api_key() -> str:
+    """The key that the commands send, "" for none."""
+    return _text("API_KEY")[0]
+
+
+def tls_cert() -> Path | None:
+    """The daemon's certificate chain, None for no TLS."""
+    text, _ = _text("TLS_CERT")
+    return Path(text).expanduser().absolute() if text else None
+
+
+def tls_key() -> Path | None:
+    """The key of the daemon's certificate."""
+    text, _ = _text("TLS_KEY")
+    return Path(text).expanduser().absolute() if text else None
+
+
+def max_body() -> int:
+    """Bytes of the largest body of a request."""
+    return _read("MAX_BODY", 64 * 10**6, _parse_bytes, "a size such as 64MB, or a number of bytes")
+
+
+def max_upload() -> int:
+    """Bytes of the largest file that may be uploaded."""
+    return _read("MAX_UPLOAD", 512 * 10**6, _parse_bytes, "a size such as 512MB, or a number of bytes")
+
+
+def _parse_positive_duration_s(text: str) -> float:
+    duration_ns = _parse_duration_ns(text)
+    if duration_ns <= 0:
+        raise ValueError(text)
+    return duration_ns / NS_PER_S
+
+
+def client_timeout_s() -> float:
+    """Seconds a client may take for a request's header, and pause in its body."""
+    expected = "a positive duration such as 30s, or a number of seconds"
+    return _read("CLIENT_TIMEOUT", 30.0, _parse_positive_duration_s, expected)
+
+
+def max_connections() -> int:
+    """Connections at the same time, at least 1."""
+    return max(1, _read("MAX_CONNECTIONS", 1024, _parse_count, "a count"))
+
+
 def debug() -> bool:
     """Whether to log more."""
     return _read("DEBUG", False, _parse_bool, "0 or 1")
@@ -298,6 +378,7 @@ def editor() -> str:
 _CHECKED: tuple[Callable[[], Any], ...] = (
     *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
     *(max_queue, context_length, num_threads, kv_cache_type, weight_cache_max),
+    *(api_keys, max_body, max_upload, client_timeout_s, max_connections),
 )
 
 

@@ -132,7 +132,12 @@ def test_check_finds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_function_has_a_row() -> None:
     names = {variable.name.lower() for variable in env.VARIABLES}
-    functions = {"keep_alive": "keep_alive_ns", "load_timeout": "load_timeout_s", "models": "models_dir"}
+    functions = {
+        "keep_alive": "keep_alive_ns",
+        "load_timeout": "load_timeout_s",
+        "models": "models_dir",
+        "client_timeout": "client_timeout_s",
+    }
     for name in names - {"cpu"}:
         assert callable(getattr(env, functions.get(name, name)))
 

@@ -34,6 +34,8 @@ from localllm.server import (
 from localllm.server.access import AccessMiddleware
 from localllm.server.daemon import Daemon
 from localllm.server.errors import STATUS, APIError, response_of
+from localllm.server.key_check import KeyMiddleware
+from localllm.server.limits import LimitsMiddleware
 from registry.errors import RegistryError
 from registry.store import Store
 
@@ -70,7 +72,16 @@ def create_app(daemon: Daemon) -> Starlette:
     settings = daemon.settings
     app = Starlette(
         routes=list(ROUTES),
-        middleware=[Middleware(AccessMiddleware, is_loopback=settings.is_loopback, origins=settings.origins)],
+        middleware=[
+            Middleware(AccessMiddleware, is_loopback=settings.is_loopback, origins=settings.origins),
+            Middleware(KeyMiddleware, keys=settings.keys, refusals=REFUSALS),
+            Middleware(
+                LimitsMiddleware,
+                max_body_bytes=settings.max_body_bytes,
+                max_upload_bytes=settings.max_upload_bytes,
+                timeout_s=settings.client_timeout_s,
+            ),
+        ],
         exception_handlers={
             HTTPException: _http_error,
             APIError: _error,

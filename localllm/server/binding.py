@@ -24,22 +24,12 @@ _MAX_LOGGED_NAMES = 1000
 _logged_names: set[tuple[str, str]] = set()
 
 
-MAX_BODY_BYTES = 512 << 20
-
-
 class BindError(ValueError):
     """The body is not a request of this kind; the message is for the client. `path` is the field's, where known."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
-
-
-class BodyTooLargeError(ValueError):
-    """The body is longer than MAX_BODY_BYTES; what came after that was not read."""
-
-    def __init__(self) -> None:
-        super().__init__(f"request body too large: the limit is {MAX_BODY_BYTES} bytes")
 
 
 @dataclass(frozen=True)
@@ -230,16 +220,7 @@ def _log_ignored(place: Place, key: str) -> None:
 
 
 async def read(request: Request, struct: Struct) -> dict[str, Any]:
-    """The body of a request, bound. Raises: BindError, BodyTooLargeError, GoJSONError."""
-    value = go_json.parse(await _body(request))
+    """The body of a request, bound. Raises: BindError, BodyTooLargeError, BodyTooSlowError, GoJSONError."""
+    value = go_json.parse(await request.body())
     place = Place(struct.go_name.rpartition(".")[2])
     return struct.bind({} if value is None else value, place)
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise BodyTooLargeError
-    return bytes(body)

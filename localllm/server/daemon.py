@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from localllm import env
 from localllm.durations import NS_PER_S
+from localllm.keys import Keyring
 from localllm.scheduler import Scheduler
 from registry.progress import Progress
 from registry.store import Store
@@ -31,6 +32,10 @@ class Settings:
     origins: tuple[str, ...] = ()
     is_loopback: bool = True
     prune: bool = True
+    keys: Keyring = field(default_factory=Keyring)
+    max_body_bytes: int = 64 * 10**6
+    max_upload_bytes: int = 512 * 10**6
+    client_timeout_s: float = 30.0
 
     @classmethod
     def from_environment(cls, is_loopback: bool) -> "Settings":
@@ -45,7 +50,16 @@ class Settings:
             origins=tuple(env.origins()),
             is_loopback=is_loopback,
             prune=not env.noprune(),
+            keys=_keyring(),
+            max_body_bytes=env.max_body(),
+            max_upload_bytes=env.max_upload(),
+            client_timeout_s=env.client_timeout_s(),
         )
+
+
+def _keyring() -> Keyring:
+    plain, paths = env.api_keys()
+    return Keyring(plain, (env.keys_path(), *paths))
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,11 @@ class Daemon:
             cancel.set()
 
 
+DAEMON_KEY = "localllm.daemon"
+"""Where a request that the daemon makes of itself has its Daemon, in its scope."""
+
+
 def daemon_of(request: Request) -> Daemon:
     """The daemon that serves a request."""
-    daemon: Daemon = request.app.state.daemon
+    daemon: Daemon = request.scope.get(DAEMON_KEY) or request.app.state.daemon
     return daemon

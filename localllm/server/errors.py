@@ -14,8 +14,9 @@ from localllm.errors import (
     ServerBusyError,
     TemplateError,
 )
-from localllm.server.binding import BindError, BodyTooLargeError
+from localllm.server.binding import BindError
 from localllm.server.go_json import GoJSONError
+from localllm.server.limits import BodyTooLargeError, BodyTooSlowError
 from registry.errors import (
     BrokenModelError,
     InvalidDigestError,
@@ -43,6 +44,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (GoJSONError, 400),
     (BindError, 400),
     (BodyTooLargeError, 413),
+    (BodyTooSlowError, 408),
     (OptionError, 400),
     (RequestError, 400),
     (TemplateError, 400),

@@ -10,18 +10,22 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import uvicorn
 
 from localllm import __version__, env
-from localllm.errors import LocalLLMError
+from localllm.errors import LocalLLMError, SettingError
 from localllm.scheduler import Scheduler
 from localllm.server.access import is_loopback_address
 from localllm.server.app import create_app
+from localllm.server.connections import ServerConfig
 from localllm.server.daemon import Daemon, Settings
+from localllm.server.log import start_log
 from localllm.server.pull import inspect
+from localllm.server.tls import check_certificate
 from modelfiles import read_catalog
 from registry.catalog import Catalog
 from registry.progress import Progress
@@ -35,7 +39,9 @@ KEEP_CONNECTION_S = 75
 SHUTDOWN_GRACE_S = 10
 
 
-def serve(host: str | None = None, port: int | None = None) -> None:
+def serve(
+    host: str | None = None, port: int | None = None, tls_cert: Path | None = None, tls_key: Path | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM, by default where LOCALLLM_HOST says; then unload everything and return.
 
     Raises: SystemExit with status 1, after saying why on stderr: a setting is wrong, the address is not to be had.
@@ -45,17 +51,28 @@ def serve(host: str | None = None, port: int | None = None) -> None:
         _give_up(*problems)
     address = env.host()
     host, port = host or address.host, address.port if port is None else port
-    _start_log()
+    start_log(env.debug())
     try:
+        scheme = _scheme(address, tls_cert, tls_key)
         listener = _listen(host, port)
+        daemon = make_daemon(host)
     except LocalLLMError as error:
         _give_up(error)
-    daemon = make_daemon(host)
+    # The processes of models need no keys.
+    os.environ.pop(f"{env.PREFIX}API_KEYS", None)
     shown = f"[{host}]" if ":" in host else host
-    logger.info("localllm %s listens on http://%s:%d", __version__, shown, listener.getsockname()[1])
+    logger.info("localllm %s listens on %s://%s:%d", __version__, scheme, shown, listener.getsockname()[1])
     logger.info("models: %s", daemon.store.root)
-    config = uvicorn.Config(
+    if not daemon.settings.is_loopback and not daemon.settings.keys.is_required:
+        logger.warning(
+            "whoever reaches %s may use, pull and delete models: `localllm keys add NAME` asks for keys", shown
+        )
+    config = ServerConfig(
         create_app(daemon),
+        max_connections=env.max_connections(),
+        client_timeout_s=env.client_timeout_s(),
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
         log_config=None,
         timeout_keep_alive=KEEP_CONNECTION_S,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
@@ -91,12 +108,15 @@ def _give_up(*problems: LocalLLMError) -> NoReturn:
     raise SystemExit(1)
 
 
-def _start_log() -> None:
-    level = logging.DEBUG if env.debug() else logging.INFO
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    # Libraries that would log each event of the loop, or say again what is said here.
-    for name in ("asyncio", "httpx", "httpcore", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+def _scheme(address: env.HostAddress, tls_cert: Path | None, tls_key: Path | None) -> str:
+    if check_certificate(tls_cert, tls_key):
+        return "https"
+    if address.scheme == "https":
+        raise SettingError(
+            "LOCALLLM_HOST says https, and there is no certificate",
+            hint="localllm serve --tls-cert FILE --tls-key FILE, or LOCALLLM_TLS_CERT and LOCALLLM_TLS_KEY",
+        )
+    return "http"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -158,7 +158,8 @@ def start_live(store: Store, tmp_path: Path) -> Iterator[Callable[..., LiveDaemo
         env = {**clean, "PYTHONPATH": str(ROOT), "LOCALLLM_MODELS": str(store.root), **variables}
         command = [sys.executable, str(Path(__file__).with_name("serve_with_fake_runners.py")), str(FAKE_RUNNER)]
         process = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        daemons.append(LiveDaemon(f"http://127.0.0.1:{port}", process))
+        scheme = "https" if "LOCALLLM_TLS_CERT" in variables else "http"
+        daemons.append(LiveDaemon(f"{scheme}://127.0.0.1:{port}", process))
         _wait_until_it_answers(daemons[-1])
         return daemons[-1]
 
@@ -173,7 +174,7 @@ def _wait_until_it_answers(daemon: LiveDaemon) -> None:
     deadline = time.monotonic() + 30
     while daemon.process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(daemon.url, trust_env=False).status_code == 200:
+            if httpx.get(daemon.url, trust_env=False, verify=False).status_code == 200:
                 return
         time.sleep(0.02)
 

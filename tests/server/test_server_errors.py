@@ -186,10 +186,7 @@ async def test_a_damaged_store_is_an_error_not_a_crash(running: Running, add_mod
         assert "missing" in response.json()["hint"]
 
 
-async def test_a_body_beyond_the_limit_is_not_read_to_its_end(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("localllm.server.binding.MAX_BODY_BYTES", 1000)
+async def test_a_body_beyond_the_limit_is_not_read_to_its_end(running: Running) -> None:
     n_sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -198,7 +195,7 @@ async def test_a_body_beyond_the_limit_is_not_read_to_its_end(
             n_sent += 100
             yield b" " * 100
 
-    async with running() as r:
+    async with running(max_body_bytes=1000) as r:
         response = await r.http.post("/api/chat", content=endless())
         assert response.status_code == 413
         assert response.json() == {"error": "request body too large: the limit is 1000 bytes"}

@@ -1,0 +1,77 @@
+"""Connections of the daemon's socket: how many there may be, and how long a request's header may take.
+
+It knows nothing of requests; what is limited of their bodies is in localllm/server/limits.py.
+"""
+
+import asyncio
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class ServerConfig(uvicorn.Config):
+    """Uvicorn's settings, and ours. Connections beyond `max_connections` are refused with a 503."""
+
+    def __init__(self, app: Any, *, max_connections: int, client_timeout_s: float, **settings: Any) -> None:
+        super().__init__(app, http=Connection, ws="none", **settings)
+        self.max_connections = max_connections
+        self.client_timeout_s = client_timeout_s
+
+
+class Connection(H11Protocol):
+    """Ends a connection whose client begins a request and does not finish its header in time, or begins none.
+
+    So it does with one that goes on sending a body after its request was answered.
+    """
+
+    config: ServerConfig
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.config.max_connections:
+            self._end(b"503 Service Unavailable", b"too many connections")
+        else:
+            self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            super().data_received(data)
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """The timer runs while it is the client's turn to send the rest of something."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        # Between requests nothing has begun: that is what uvicorn's own timer is for.
+        between = self.cycle is not None and self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if answering or between or self.transport.is_closing():
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.config.client_timeout_s, self._too_late)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._end(b"408 Request Timeout", b"request header too slow")
+
+    def _end(self, status: bytes, text: bytes) -> None:
+        head = b"HTTP/1.1 %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n"
+        self.transport.write(head % (status, len(text)) + b"\r\n" + text)
+        self.transport.close()

@@ -1,0 +1,50 @@
+"""The daemon's log: what goes there, and what never does. It knows nothing of who writes to it.
+
+Neither prompts nor keys are logged. The text of an exception may quote a request, and so may the query of a URL: of
+exceptions that nobody foresaw the log holds the kinds and the places, of requests the path.
+"""
+
+import logging
+import sys
+import traceback
+from types import TracebackType
+
+QUIET = ("asyncio", "httpx", "httpcore", "uvicorn.error", "multipart", "python_multipart")
+"""Libraries that would log each event of the loop, or say again what is said here."""
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+def start_log(debug: bool) -> None:
+    """Write to stderr from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlacesOnly(FORMAT))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").addFilter(without_query)
+
+
+class PlacesOnly(logging.Formatter):
+    """Formats an exception as the kinds and places of its chain, without any text."""
+
+    def formatException(self, ei: object) -> str:  # noqa: N802
+        """The lines of the innermost cause first."""
+        assert isinstance(ei, tuple)
+        _, error, trace = ei
+        return "".join(_lines(error, trace)).rstrip()
+
+
+def _lines(error: BaseException | None, trace: TracebackType | None) -> list[str]:
+    if error is None:
+        return []
+    inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = _lines(inner, inner.__traceback__) if inner is not None else []
+    return [*before, *traceback.format_tb(trace), f"{type(error).__module__}.{type(error).__qualname__}\n"]
+
+
+def without_query(record: logging.LogRecord) -> bool:
+    """Cut the query from the path of a line of uvicorn's about a request (client, method, path, version, status)."""
+    if isinstance(record.args, tuple) and len(record.args) == 5:
+        client, method, path, *rest = record.args
+        record.args = (client, method, str(path).partition("?")[0], *rest)
+    return True
