@@ -49,7 +49,7 @@ def test_https(start_live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
     with Client(url) as client:
         assert client.is_alive() and client.tags() == []
     monkeypatch.delenv("LOCALLLM_TLS_CERT")
-    with Client(url) as client, pytest.raises(ClientError, match="no TLS connection.*self-signed"):
+    with Client(url) as client, pytest.raises(ClientError, match="no TLS connection"):
         client.tags()
     monkeypatch.setenv("LOCALLLM_TLS_CERT", str(KEY))
     with pytest.raises(ClientError, match="LOCALLLM_TLS_CERT"):
