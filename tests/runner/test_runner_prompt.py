@@ -147,7 +147,7 @@ def test_bos_comes_once(script_runner: Any, prompt: str) -> None:
         ({"suffix": "x"}, "RequestError", "m does not support insert"),
         ({"images": ["aGk="]}, "RequestError", '"m" does not support images'),
         ({"prompt": ""}, "RequestError", "the prompt is empty"),
-        ({"raw": False, "template": "{{ range $i := .Messages }}{{ end }}"}, "TemplateError", "Go template"),
+        ({"raw": False, "template": "{{ range .Messages }}"}, "TemplateError", "template: :1: unexpected EOF"),
         ({"options": {"repeat_penalty": 0.0}}, "OptionError", "repeat_penalty"),
     ],
 )
