@@ -2,12 +2,13 @@
 
 from starlette.routing import Route
 
-from localllm.server.openai import models
+from localllm.server.openai import chat, models
 from localllm.server.openai.errors import refuse
 
 __all__ = ["ROUTES", "refuse"]
 
 ROUTES = (
+    Route("/v1/chat/completions", chat.chat_completions, methods=["POST"]),
     Route("/v1/models", models.models, methods=["GET"]),
     Route("/v1/models/{model:path}", models.model, methods=["GET"]),
 )

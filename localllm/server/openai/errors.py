@@ -1,5 +1,6 @@
 """Errors in OpenAI's shape: as the whole answer, or as the last events of a stream; it knows no endpoint."""
 
+import json
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -24,6 +25,16 @@ class InvalidRequestError(APIError):
     def __init__(self, param: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(400, f"{param}: {message}", hint=hint)
         self.param = param
+
+
+def told(value: Any) -> str:
+    """A value in an error's text: a short text or number as it is, else its kind."""
+    if isinstance(value, str) and len(value) <= 40:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"the number {value}"
+    kinds = {str: "a string", bool: "a boolean", list: "an array", dict: "an object", type(None): "null"}
+    return kinds[type(value)]
 
 
 def body_of(error: Exception) -> dict[str, Any]:

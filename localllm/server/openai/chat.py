@@ -1,0 +1,217 @@
+"""POST /v1/chat/completions: the next message of a conversation, as OpenAI's clients ask for it.
+
+It knows nothing of templates; what a field means in Ollama's terms is said here and in fields.py.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localllm.messages import Chunk, Done, GenerateRequest, Message
+from localllm.server import chat, inference
+from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct
+from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.describe import described
+from localllm.server.inference import Asked
+from localllm.server.openai import fields, tools
+from localllm.server.openai.choices import merged, replicas
+from localllm.server.openai.conversation import native_messages
+from localllm.server.openai.errors import InvalidRequestError
+from localllm.server.openai.figures import FINGERPRINT, Usage, compact_json, entries_of, reports
+from localllm.server.openai.shapes import CHAT_COMPLETION
+from localllm.server.openai.sse import DATA, EVENT_STREAM
+from localllm.server.streaming import Record, Records, RecordsResponse
+
+CHAT_COMPLETION_REQUEST = Struct(
+    "openai.ChatCompletionRequest",
+    {
+        **fields.OPTION_FIELDS,
+        **fields.EXTRA_FIELDS,
+        **fields.STREAM_FIELDS,
+        "model": String(),
+        "messages": List(Anything()),
+        "tools": List(Anything()),
+        "tool_choice": Anything(),
+        "parallel_tool_calls": Bool(default=True),
+        "functions": Anything(),
+        "n": Int(default=None),
+        "max_tokens": Int(default=None),
+        "max_completion_tokens": Int(default=None),
+        "logprobs": Bool(),
+        "top_logprobs": Int(),
+        "response_format": Map(),
+        "reasoning_effort": Anything(),
+        "reasoning": Struct("openai.Reasoning", {"effort": Anything()}),
+        "chat_template_kwargs": Map(),
+    },
+)
+
+
+@described(
+    "the next message of a conversation",
+    body=CHAT_COMPLETION_REQUEST,
+    answer=CHAT_COMPLETION,
+    streams=EVENT_STREAM,
+    errors=(404, 415, 500, 503),
+)
+async def chat_completions(request: Request) -> Response:
+    """The endpoint."""
+    return await answer(daemon_of(request), await fields.read(request, CHAT_COMPLETION_REQUEST))
+
+
+async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> RecordsResponse:
+    """The answer to a bound body; `further` are fields of GenerateRequest. Raises: as chat.ask."""
+    if not body["messages"]:
+        raise InvalidRequestError("messages", "[] is too short - 'messages'")
+    n = fields.n_choices(body)
+    offered, choice = tools.choose(tools.native_tools(body["tools"]), body["tool_choice"])
+    turn = await chat.ask(
+        daemon,
+        _native(body, offered),
+        tool_choice=choice,
+        parallel_tool_calls=body["parallel_tool_calls"],
+        template_arguments=body["chat_template_kwargs"] or {},
+        grammar=body["grammar"] or None,
+        **further,
+    )
+    assert turn.request is not None, "there are messages"
+    records = _records(turn.asked, replicas(turn.request, n), fields.wants_usage(body))
+    return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA)
+
+
+def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
+    """The body as Ollama's chat has it. Raises: InvalidRequestError, BindError."""
+    if body["functions"]:
+        raise InvalidRequestError("functions", "is not supported", hint="use `tools`")
+    if body["top_logprobs"] and not body["logprobs"]:
+        raise InvalidRequestError("top_logprobs", "needs `logprobs` to be true")
+    limit = body["max_tokens"] if body["max_completion_tokens"] is None else body["max_completion_tokens"]
+    native = {
+        "model": body["model"],
+        "messages": native_messages(body["messages"]),
+        "tools": offered,
+        "format": fields.format_of(body, body["response_format"], "response_format"),
+        "options": fields.options_of(body, limit),
+        "logprobs": body["logprobs"],
+        "top_logprobs": body["top_logprobs"],
+    }
+    bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
+    return {**bound, "keep_alive": body["keep_alive"], "think": _think(body)}
+
+
+def _think(body: dict[str, Any]) -> bool | str | None:
+    effort = (body["reasoning"] or {}).get("effort")
+    if body["reasoning_effort"] is not None or effort is None:
+        think = fields.think_of(body, body["reasoning_effort"], "reasoning_effort")
+    else:
+        think = fields.think_of(body, effort, "reasoning.effort")
+    # Go templates know no further variables, so this one is said in both ways.
+    is_off = (body["chat_template_kwargs"] or {}).get("enable_thinking") is False
+    return False if think is None and is_off else think
+
+
+async def _records(asked: Asked, requests: list[GenerateRequest], with_usage: bool) -> Records:
+    """The chunks of a stream: for each choice its deltas and its finish, then the counts of tokens."""
+    head = _head(asked)
+    usage = Usage()
+    speakers = [_Speaker(index, asked.body["logprobs"]) for index in range(len(requests))]
+    async with aclosing(merged([inference.run(asked, request) for request in requests])) as messages:
+        async for index, (message, turn) in messages:
+            extras: Record = {}
+            if isinstance(message, Done):
+                usage.add(message.stats, is_new_prompt=index == 0)
+                extras = reports(asked, message, turn)
+            for choice in speakers[index].choices(message):
+                yield {**head, "choices": [choice], **extras}
+    if with_usage:
+        yield {**head, "choices": [], "usage": usage.record()}
+
+
+def _head(asked: Asked) -> Record:
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": asked.shown,
+        "system_fingerprint": FINGERPRINT,
+    }
+
+
+@dataclass
+class _Speaker:
+    """One choice of a stream: what it has said decides how it goes on."""
+
+    index: int
+    with_logprobs: bool
+    has_spoken: bool = False
+    has_called: bool = False
+
+    def choices(self, message: Message) -> Iterator[Record]:
+        """The `choices` entries that tell a message of the runner: a delta each, and how it finished."""
+        if isinstance(message, Chunk):
+            self.has_called = self.has_called or bool(message.tool_calls)
+            for delta in _deltas(message):
+                yield self._choice(delta, message)
+        elif isinstance(message, Done):
+            if not self.has_spoken:
+                yield self._choice({})
+            reason = "tool_calls" if self.has_called else message.done_reason
+            yield {"index": self.index, "delta": {}, "finish_reason": reason}
+
+    def _choice(self, delta: Record, chunk: Chunk | None = None) -> Record:
+        first = {} if self.has_spoken else {"role": "assistant", "content": ""}
+        self.has_spoken = True
+        choice = {"index": self.index, "delta": {**first, **delta}, "finish_reason": None}
+        if self.with_logprobs and chunk and "content" in delta:
+            choice["logprobs"] = {"content": entries_of(chunk)}
+        return choice
+
+
+def _deltas(chunk: Chunk) -> Iterator[Record]:
+    """Thinking, text and tool calls, each in a delta of its own."""
+    if chunk.thinking:
+        # Ollama's name, and the one that llama-server's clients look for.
+        yield {"reasoning": chunk.thinking, "reasoning_content": chunk.thinking}
+    if chunk.text or entries_of(chunk):
+        yield {"content": chunk.text}
+    if chunk.tool_calls:
+        yield {"tool_calls": [_tool_call(call) for call in chunk.tool_calls]}
+
+
+def _tool_call(call: dict[str, Any]) -> Record:
+    function = call["function"]
+    told = {"name": function["name"], "arguments": compact_json(function["arguments"])}
+    return {"id": call["id"], "index": function["index"], "type": "function", "function": told}
+
+
+def fold(records: list[Record]) -> Record:
+    """The whole answer of a stream's chunks, of which the last has the counts of tokens."""
+    parts: dict[int, list[Record]] = {}
+    whole: Record = {}
+    for record in records:
+        whole |= {key: value for key, value in record.items() if key != "choices"}
+        for choice in record["choices"]:
+            parts.setdefault(choice["index"], []).append(choice)
+    usage = whole.pop("usage")
+    choices = [_whole_choice(index, parts[index]) for index in sorted(parts)]
+    return {**whole, "object": "chat.completion", "choices": choices, "usage": usage}
+
+
+def _whole_choice(index: int, parts: list[Record]) -> Record:
+    deltas = [part["delta"] for part in parts]
+    message: Record = {"role": "assistant", "content": "".join(delta.get("content", "") for delta in deltas)}
+    for name in ("reasoning", "reasoning_content"):
+        if text := "".join(delta.get(name, "") for delta in deltas):
+            message[name] = text
+    if calls := [call for delta in deltas for call in delta.get("tool_calls", [])]:
+        message["tool_calls"] = calls
+    choice: Record = {"index": index, "message": message, "finish_reason": parts[-1]["finish_reason"]}
+    told = [part["logprobs"]["content"] for part in parts if "logprobs" in part]
+    return {**choice, "logprobs": {"content": [*chain.from_iterable(told)]}} if told else choice

@@ -1,0 +1,148 @@
+"""The fields that OpenAI's requests have in common, and what they say in Ollama's terms; it knows no endpoint.
+
+Every model option may stand at the top level beside `options`, where its name means nothing else to OpenAI.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from localllm.options import BY_NAME
+from localllm.server import binding, inference
+from localllm.server.binding import Anything, Bool, Judged, Map, Place, String, Struct, Type
+from localllm.server.errors import APIError
+from localllm.server.openai.errors import InvalidRequestError, told
+from localllm.server.schema import Schema, schema_of
+
+MAX_CHOICES = 128
+# Other defaults than Ollama's own, and whatever the model's parameters say.
+DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
+EFFORTS: dict[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "max",
+    "max": "max",
+    "ultra": "max",
+}
+
+
+@dataclass(frozen=True)
+class Number(Type):
+    """Any number."""
+
+    default: Any = None
+    go_name: str = "float64"
+
+    def bind(self, value: Any, place: Place) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise place.refuse(value, self.go_name)
+        return value
+
+
+@schema_of.register
+def _(kind: Number) -> Schema:
+    return {"type": "number"}
+
+
+def _stop(value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"expected a string or an array of strings, not {told(value)}")
+    return texts
+
+
+_OPTION_TYPES: dict[str, Type] = {"integer": Number(), "float32": Number(), "boolean": Bool(default=None)}
+OPTION_FIELDS: dict[str, Type] = {
+    **{name: _OPTION_TYPES.get(option.type, Anything()) for name, option in BY_NAME.items()},
+    "stop": Judged(_stop, shape={"type": ["string", "array"], "items": {"type": "string"}}),
+}
+"""The model's options, of which OpenAI knows temperature, top_p, seed, stop, logit_bias and two penalties."""
+
+EXTRA_FIELDS: dict[str, Type] = {
+    "options": Map(),
+    "keep_alive": inference.FIELDS["keep_alive"],
+    "think": inference.FIELDS["think"],
+    "format": Anything(),
+    "grammar": String(),
+}
+"""Fields of Ollama's and our own that OpenAI does not have."""
+
+STREAM_FIELDS: dict[str, Type] = {
+    "stream": Bool(),
+    "stream_options": Struct("openai.StreamOptions", {"include_usage": Bool()}),
+}
+
+
+async def read(request: Request, struct: Struct) -> dict[str, Any]:
+    """The body of a request, bound. Raises: BindError, BodyTooLargeError, GoJSONError, APIError."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        raise APIError(415, f'content encoding "{coding}" is not supported', hint="send the body as it is")
+    return await binding.read(request, struct)
+
+
+def options_of(body: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    """The options to ask for; `limit` is the most tokens to generate, by whatever name."""
+    own = {name: value for name, value in (body["options"] or {}).items() if value is not None}
+    given = {name: body[name] for name in BY_NAME if body[name] is not None}
+    return {**DEFAULTS, **own, **given, **({} if limit is None else {"num_predict": limit})}
+
+
+def think_of(body: dict[str, Any], effort: Any, place: str) -> bool | str | None:
+    """Whether and how hard to think: our own `think`, else OpenAI's effort. Raises: InvalidRequestError."""
+    if body["think"] is not None or effort is None:
+        return body["think"]
+    if not isinstance(effort, str) or effort not in EFFORTS:
+        raise InvalidRequestError(place, f"expected one of {', '.join(EFFORTS)}, not {told(effort)}")
+    return EFFORTS[effort]
+
+
+def format_of(body: dict[str, Any], asked: dict[str, Any] | None, place: str) -> Any:
+    """The native `format` of a response format, which is flat or has a `json_schema` object. Raises:
+    InvalidRequestError."""
+    if asked is None:
+        return body["format"]
+    if body["format"]:
+        raise InvalidRequestError("format", f"cannot be given beside {place}")
+    kind = asked.get("type")
+    if kind not in _FORMATS:
+        raise InvalidRequestError(f"{place}.type", f"expected text, json_object or json_schema, not {told(kind)}")
+    return _FORMATS[kind](asked, place)
+
+
+def _json_object(asked: dict[str, Any], place: str) -> Any:
+    return asked.get("schema") or "json"
+
+
+def _json_schema(asked: dict[str, Any], place: str) -> Any:
+    inner = f"{place}.json_schema" if "schema" not in asked else place
+    named = asked if "schema" in asked else asked.get("json_schema")
+    schema = named.get("schema") if isinstance(named, dict) else None
+    if not isinstance(schema, dict):
+        raise InvalidRequestError(f"{inner}.schema", f"expected a JSON schema, not {told(schema)}")
+    return schema
+
+
+_FORMATS: dict[Any, Callable[[dict[str, Any], str], Any]] = {
+    "text": lambda asked, place: None,
+    "json_object": _json_object,
+    "json_schema": _json_schema,
+}
+
+
+def n_choices(body: dict[str, Any]) -> int:
+    """How many answers are asked for. Raises: InvalidRequestError."""
+    n = 1 if body["n"] is None else body["n"]
+    if not 1 <= n <= MAX_CHOICES:
+        raise InvalidRequestError("n", f"must be in 1..{MAX_CHOICES}, not {n}")
+    return int(n)
+
+
+def wants_usage(body: dict[str, Any]) -> bool:
+    """Whether the answer tells counts of tokens: always as one object, in a stream where that was asked for."""
+    return not body["stream"] or bool(body["stream_options"] and body["stream_options"]["include_usage"])
