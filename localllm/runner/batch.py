@@ -40,7 +40,8 @@ class EngineLike(Protocol):
 class Batch:
     """Runs generations together, one step at a time, in one thread; `submit` and `cancel` may come from others.
 
-    A request that fails ends alone. A canceled one takes part in no further step.
+    A request that fails ends alone. A canceled one takes part in no further step. Requests that are not interactive
+    run only while none that is runs or waits: then they are paused, and their place in the KV cache may be taken.
     """
 
     def __init__(self, engine: EngineLike, n_parallel: int, send: Callable[[Message], None]) -> None:
@@ -85,6 +86,7 @@ class Batch:
     def step(self) -> None:
         """Admit, plan, evaluate, take the results; does nothing where there is nothing to do."""
         self._remove_canceled()
+        self._give_way_to_interactive()
         self._admit()
         for generation in self._active:
             generation.make_room()
@@ -102,17 +104,37 @@ class Batch:
                 generation.is_done = True
         self._remove_done()
 
-    def _admit(self) -> None:
-        while len(self._active) < self._n_parallel:
+    def _give_way_to_interactive(self) -> None:
+        with self._changed:
+            is_wanted = any(g.is_interactive for g in (*self._active, *self._waiting))
+        paused = [g for g in self._active if is_wanted and not g.is_interactive]
+        for generation in paused:
+            generation.make_room()  # a full sequence could not be evaluated again as it is
+        self._remove_done()
+        for generation in reversed([g for g in paused if not g.is_done]):
+            self._kept.release(generation.pause())
             with self._changed:
-                if not self._waiting:
-                    return
-                generation = self._waiting.popleft()
-                self._active.append(generation)
+                self._active.remove(generation)
+                self._waiting.appendleft(generation)
+
+    def _admit(self) -> None:
+        while (generation := self._next()) is not None:
             try:
-                generation.start(self._kept.acquire(generation.prompt.tokens))
+                generation.start(self._kept.acquire(generation.pending))
             except Exception as error:
                 self._fail(generation, error)
+
+    def _next(self) -> Generation | None:
+        """The request to admit, which is active from now on: an interactive one, or, where there is none, another."""
+        with self._changed:
+            if len(self._active) >= self._n_parallel:
+                return None
+            is_wanted = any(g.is_interactive for g in (*self._active, *self._waiting))
+            generation = next((g for g in self._waiting if g.is_interactive or not is_wanted), None)
+            if generation is not None:
+                self._waiting.remove(generation)
+                self._active.append(generation)
+            return generation
 
     def _plan(self) -> list[tuple[Generation, int]]:
         """Who takes part in the next step, with how many of its pending tokens: decoding requests first."""

@@ -38,6 +38,7 @@ class Generation:
         send: Callable[[Message], None],
     ) -> None:
         self.id = request.id
+        self.is_interactive = request.is_interactive
         self.prompt = prompt
         self.seq: SequenceLike | None = None
         self.pending: list[int] = list(prompt.tokens)
@@ -65,11 +66,22 @@ class Generation:
         return self._limit > 0
 
     def start(self, seq: SequenceLike) -> None:
-        """Admit it to the batch, with a sequence that holds the beginning of the prompt."""
+        """Admit it to the batch, for the first time or again, with a sequence that holds the beginning of `pending`."""
         self.seq = seq
-        self._n_cached = len(seq)
-        self.pending = self.prompt.tokens[self._n_cached :]
-        self._started_ns = time.perf_counter_ns()
+        del self.pending[: len(seq)]
+        if not self._started_ns:
+            self._n_cached = len(seq)
+            self._started_ns = time.perf_counter_ns()
+
+    def pause(self) -> SequenceLike:
+        """Leave the batch until the next `start`: all that was evaluated is pending again, for any sequence.
+
+        What follows is the same, bit for bit, whether the sequence given back is still there by then or not.
+        """
+        assert self.seq is not None
+        seq, self.seq = self.seq, None
+        self.pending = [*seq.tokens, *self.pending]
+        return seq
 
     def make_room(self) -> None:
         """Before a step: where the context is full, drop half of what is not kept and evaluate the rest again.

@@ -1,5 +1,6 @@
 """Which models are resident: queue, loading, keep-alive, unloading; it knows nothing of HTTP, prompts or tokens."""
 
+from localllm.scheduler.background import BackgroundScheduler
 from localllm.scheduler.scheduler import Lease, RunningModel, Scheduler
 
-__all__ = ["Lease", "RunningModel", "Scheduler"]
+__all__ = ["BackgroundScheduler", "Lease", "RunningModel", "Scheduler"]

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import localllm.errors
 from localllm.durations import FOREVER_NS, NS_PER_S
-from localllm.errors import LocalLLMError, RunnerError
+from localllm.errors import LocalLLMError, RunnerError, ServerBusyError
 from localllm.messages import (
     Cancel,
     Done,
@@ -44,6 +45,8 @@ TERMINAL = (Done, Error, Rendered, Tokens, Text, Embeddings, Scores)
 HANG_TIMEOUT_S = 60.0
 # The same once somebody has asked to unload the model.
 UNWANTED_HANG_TIMEOUT_S = 10.0
+# Between two messages of a conversation people read, think and type; so long no batch takes their model away.
+INTERACTIVE_PAUSE_S = 120.0
 
 ModelKey = tuple[str, str | None]
 
@@ -71,6 +74,8 @@ class Resident:
         self.ready = Ready(n_ctx=want.num_ctx)
         self.keep_alive_ns = keep_alive_ns
         self.active = 0
+        self.n_background = 0
+        self.is_preempted = False
         self.draining = False
         self.hang_timeout_s = HANG_TIMEOUT_S
         self.weights_bytes = 0
@@ -81,7 +86,8 @@ class Resident:
         self._load_messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._streams: dict[str, asyncio.Queue[Message | LocalLLMError]] = {}
         self._last_sign = (0.0, time.monotonic())
-        self.failure: RunnerError | None = None
+        self.failure: LocalLLMError | None = None
+        self._interactive_s = -math.inf
 
     @property
     def pid(self) -> int:
@@ -144,14 +150,33 @@ class Resident:
         self.state = State.STOPPING
         self._on_exit(self)
 
-    def _death(self) -> RunnerError:
+    def _death(self) -> LocalLLMError:
         assert self.process is not None
+        if self.is_preempted:
+            return ServerBusyError("the model was unloaded to make room for interactive requests")
         if self.state is State.STOPPING:
             return RunnerError("the model was unloaded while it was answering")
         note = self.process.death_note()
         if self.state is State.READY:  # while loading, the load itself says what happened
             logger.error("runner %d of %s died: %s", self.process.pid, self.want.model.name, note)
         return RunnerError(STOPPED_UNEXPECTEDLY, hint=f"see the log of localllm; {note}")
+
+    @property
+    def n_interactive(self) -> int:
+        """Requests of people that run."""
+        return self.active - self.n_background
+
+    def n_waited_for(self, is_interactive: bool) -> int:
+        """How many running requests stand in the way of another one: only those of people in that of people."""
+        return self.n_interactive if is_interactive else self.active
+
+    def used_interactively(self) -> None:
+        """Somebody waits, or waited just now, for what the model says."""
+        self._interactive_s = time.monotonic()
+
+    def is_in_interactive_use(self) -> bool:
+        """Whether somebody uses the model, or did a moment ago and may go on."""
+        return self.n_interactive > 0 or time.monotonic() - self._interactive_s < INTERACTIVE_PAUSE_S
 
     def is_alive(self) -> bool:
         """Whether the process runs."""

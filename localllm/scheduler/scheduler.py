@@ -7,6 +7,10 @@ granted; a request that cannot be holds back later ones for the same model, so t
 never starved by others that do not, while other loaded models go on being served. At most one model loads at a
 time. To make room, an idle model goes, the one with the shortest keep-alive first; where all are busy that one is
 marked as draining: it takes no new requests until the load is over.
+
+Requests that are not interactive come after all that are. They take no place of theirs on a model, and no model that
+people use makes room for one of theirs; the reverse does, at once, and its requests fail with ServerBusyError: to be
+asked again later.
 """
 
 import asyncio
@@ -58,6 +62,7 @@ WATCHDOG_INTERVAL_S = 5.0
 # A runner that dies this soon after it was sent a request, without a word, was dying before.
 EARLY_DEATH_S = 0.25
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
+WANTED = "what would have to be unloaded is in interactive use"
 
 
 @dataclass(eq=False)
@@ -66,6 +71,7 @@ class _Waiter:
     keep_alive_ns: int
     granted: "asyncio.Future[Resident]"
     on_progress: Callable[[Progress], None] | None = None
+    is_interactive: bool = True
     key: ModelKey = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,11 +93,10 @@ class RunningModel:
 class Lease:
     """The right to send one request to a loaded model, given back by `release` or at the end of `async with`."""
 
-    def __init__(self, scheduler: "Scheduler", resident: Resident, want: LoadRequest, keep_alive_ns: int) -> None:
+    def __init__(self, scheduler: "Scheduler", resident: Resident, waiter: _Waiter) -> None:
         self._scheduler = scheduler
         self._resident = resident
-        self._want = want
-        self._keep_alive_ns = keep_alive_ns
+        self._waiter = waiter
         self._released = False
 
     @property
@@ -117,14 +122,16 @@ class Lease:
             died = error is self._resident.failure and not self._scheduler.is_stopping
             if not (died and silent and time.monotonic() - sent_at < EARLY_DEATH_S):
                 raise
-        self._resident = (await self._scheduler.lease(self._want, self._keep_alive_ns))._resident
+        waiter = self._waiter
+        again = await self._scheduler.lease(waiter.want, waiter.keep_alive_ns, is_interactive=waiter.is_interactive)
+        self._resident = again._resident
         self._released = False
         async with contextlib.aclosing(self._messages(request)) as messages:
             async for message in messages:
                 yield message
 
     async def _messages(self, request: GenerateRequest) -> AsyncGenerator[Message, None]:
-        stream = self._resident.open_stream(request)
+        stream = self._resident.open_stream(self._marked(request))
         finished = False
         try:
             while not finished:
@@ -143,6 +150,12 @@ class Lease:
                 self._resident.close_stream(request.id)
                 self._resident.cancel_request(request.id)
             self.release()
+
+    def _marked(self, request: Message) -> Message:
+        """The request, saying so where nobody waits for it."""
+        if not self._waiter.is_interactive and isinstance(request, (GenerateRequest, Embed)):
+            return replace(request, is_interactive=False)
+        return request
 
     async def tokenize(self, request: Tokenize) -> list[int]:
         """Token ids of a text. Raises: as `generate`."""
@@ -170,7 +183,7 @@ class Lease:
 
     async def _ask(self, request: Tokenize | Detokenize | Embed | Rank) -> Message:
         """The one answer to a request; who stops waiting for it cancels it."""
-        stream = self._resident.open_stream(request)
+        stream = self._resident.open_stream(self._marked(request))
         message = None
         try:
             message = await stream.get()
@@ -188,7 +201,7 @@ class Lease:
         """Give the model back; its keep-alive starts when the last lease has gone. May be called twice."""
         if not self._released:
             self._released = True
-            self._scheduler._release(self._resident)
+            self._scheduler._release(self._resident, self._waiter.is_interactive)
 
     async def __aenter__(self) -> "Lease":
         return self
@@ -255,22 +268,30 @@ class Scheduler:
         await self._spare.stop()
 
     async def lease(
-        self, want: LoadRequest, keep_alive_ns: int, on_progress: Callable[[Progress], None] | None = None
+        self,
+        want: LoadRequest,
+        keep_alive_ns: int,
+        on_progress: Callable[[Progress], None] | None = None,
+        *,
+        is_interactive: bool = True,
     ) -> Lease:
         """Wait for a turn on this model, loading it where needed; `on_progress` hears of the loading.
 
-        Raises: ServerBusyError where too many wait already; what made loading fail.
+        Raises: ServerBusyError where too many wait already, or where a request that is not interactive would have to
+        make room for its model at the cost of one that people use; what made loading fail.
         """
         if self.is_stopping:
             raise RunnerError("the server is shutting down")
-        waiter = _Waiter(want, keep_alive_ns, asyncio.get_running_loop().create_future(), on_progress)
+        granted = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(want, keep_alive_ns, granted, on_progress, is_interactive)
         self._pending.append(waiter)
         self._dispatch()
-        if waiter in self._pending and len(self._pending) > self._max_queue:
+        n_waiting = sum(other.is_interactive for other in self._pending)
+        if is_interactive and waiter in self._pending and n_waiting > self._max_queue:
             self._pending.remove(waiter)
             raise ServerBusyError(BUSY)
         try:
-            return Lease(self, await waiter.granted, want, keep_alive_ns)
+            return Lease(self, await waiter.granted, waiter)
         except asyncio.CancelledError:
             self._abandon(waiter)
             raise
@@ -280,7 +301,7 @@ class Scheduler:
             self._pending.remove(waiter)
             self._dispatch()
         elif waiter.granted.done() and not waiter.granted.cancelled() and waiter.granted.exception() is None:
-            self._release(waiter.granted.result())
+            self._release(waiter.granted.result(), waiter.is_interactive)
 
     def running(self) -> list[RunningModel]:
         """The models that are loaded, those that stay longest first."""
@@ -324,7 +345,7 @@ class Scheduler:
 
     def _dispatch(self) -> None:
         held_back: set[ModelKey] = set()
-        for waiter in list(self._pending):
+        for waiter in sorted(self._pending, key=lambda waiter: not waiter.is_interactive):
             if waiter.granted.done():
                 self._pending.remove(waiter)
             elif waiter.key not in held_back and not self._try_grant(waiter):
@@ -337,10 +358,14 @@ class Scheduler:
             self._forget(resident)
             resident = None
         if resident is None or (resident.state is State.READY and not resident.serves(waiter.want)):
-            if self._load_task is None and (resident is None or not resident.active):
-                self._load_task = asyncio.create_task(self._load(waiter.want, waiter.keep_alive_ns), name="load")
+            if resident is not None and not waiter.is_interactive and self._is_wanted(resident):
+                self._pending.remove(waiter)
+                waiter.granted.set_exception(ServerBusyError(WANTED))
+            elif self._load_task is None and (resident is None or not resident.n_waited_for(waiter.is_interactive)):
+                self._load_task = asyncio.create_task(self._load(waiter), name="load")
             return False
-        if resident.state is not State.READY or resident.draining or resident.active >= resident.want.num_parallel:
+        n_active = resident.n_waited_for(waiter.is_interactive)
+        if resident.state is not State.READY or resident.draining or n_active >= resident.want.num_parallel:
             return False
         self._grant(waiter, resident)
         return True
@@ -348,13 +373,22 @@ class Scheduler:
     def _grant(self, waiter: _Waiter, resident: Resident) -> None:
         self._pending.remove(waiter)
         resident.active += 1
-        resident.keep_alive_ns = waiter.keep_alive_ns
+        if waiter.is_interactive:
+            resident.used_interactively()
+            resident.keep_alive_ns = waiter.keep_alive_ns
+        else:
+            resident.n_background += 1
+            resident.keep_alive_ns = max(resident.keep_alive_ns, waiter.keep_alive_ns)
         resident.disarm_expiry()
         resident.adopt(waiter.want)
         waiter.granted.set_result(resident)
 
-    def _release(self, resident: Resident) -> None:
+    def _release(self, resident: Resident, is_interactive: bool) -> None:
         resident.active -= 1
+        if is_interactive:
+            resident.used_interactively()
+        else:
+            resident.n_background -= 1
         self._dispatch()
         if resident.active == 0 and resident.state is State.READY:
             self._start_keep_alive(resident)
@@ -392,16 +426,16 @@ class Scheduler:
         if self._residents.get(resident.key) is resident:
             del self._residents[resident.key]
 
-    async def _load(self, want: LoadRequest, keep_alive_ns: int) -> None:
-        key = model_key(want)
+    async def _load(self, waiter: _Waiter) -> None:
+        want, key = waiter.want, waiter.key
         try:
             old = self._residents.get(key)
             if old is not None:
                 want = replace(want, num_ctx=max(want.num_ctx, old.want.num_ctx))
-                await self._unload(old)
+                await self._displace(old)
             estimate = await asyncio.to_thread(self._estimate_or_raise, want)
-            fitted = await self._make_room(key, want, estimate)
-            resident = Resident(fitted, keep_alive_ns, self._runner_exited)
+            fitted = await self._make_room(waiter, want, estimate)
+            resident = Resident(fitted, waiter.keep_alive_ns, self._runner_exited)
             resident.weights_bytes = estimate.weights_bytes
             self._residents[key] = resident
             try:
@@ -438,21 +472,26 @@ class Scheduler:
                 waiter.on_progress(progress)
 
     def _fail_waiters(self, want: LoadRequest, error: LocalLLMError) -> None:
-        """Those who asked for the same or more get the error; who asked for less gets a try of its own."""
+        """Those who asked for the same or more get the error; who asked for less gets a try of its own.
+
+        What is too busy for a request that is not interactive need not be so for others.
+        """
         key = model_key(want)
         for waiter in list(self._pending):
+            if waiter.is_interactive and isinstance(error, ServerBusyError):
+                continue
             if waiter.key == key and waiter.want.num_ctx >= want.num_ctx:
                 self._pending.remove(waiter)
                 if not waiter.granted.done():
                     waiter.granted.set_exception(error)
 
-    async def _make_room(self, key: ModelKey, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
+    async def _make_room(self, waiter: _Waiter, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
         """Evict until the model fits in number and memory; returns `want`, with a smaller context where only that fits.
 
-        Raises: RunnerError where even an otherwise empty machine is too small.
+        Raises: RunnerError where even an otherwise empty machine is too small; ServerBusyError as `lease`.
         """
         while True:
-            others = [resident for resident in self._residents.values() if resident.key != key]
+            others = [resident for resident in self._residents.values() if resident.key != waiter.key]
             # Mapped weights count as available memory, though models in use need them there.
             reserved = sum(resident.weights_bytes for resident in others)
             needed = estimate.total_bytes(want.num_ctx, want.num_parallel) + reserved
@@ -460,7 +499,7 @@ class Scheduler:
                 return want
             if not others:
                 return self._shrink(want, estimate)
-            await self._evict(others)
+            await self._evict(others, waiter)
 
     def _estimate_or_raise(self, want: LoadRequest) -> memory.MemoryEstimate:
         try:
@@ -468,15 +507,31 @@ class Scheduler:
         except OSError as error:
             raise RunnerError(f"the model's files cannot be read: {error}") from error
 
-    async def _evict(self, others: list[Resident]) -> None:
-        """Unload the one whose keep-alive is shortest, idle ones first; wait where none is idle."""
-        victim = min(others, key=lambda resident: (resident.active > 0, resident.keep_alive_ns, resident.key[0]))
-        if not victim.active:
-            await self._unload(victim)
+    async def _evict(self, others: list[Resident], waiter: _Waiter) -> None:
+        """Unload the one whose keep-alive is shortest, idle ones first; wait where none is idle.
+
+        What is not interactive counts as idle for what is. Raises: ServerBusyError as `lease`.
+        """
+        if not waiter.is_interactive:
+            others = [resident for resident in others if not resident.active and not self._is_wanted(resident)]
+            if not others:
+                raise ServerBusyError(WANTED)
+        victim = min(others, key=lambda one: (one.n_interactive > 0, one.active > 0, one.keep_alive_ns, one.key[0]))
+        if not victim.n_interactive:
+            await self._displace(victim)
             return
         victim.draining = True
         self._changed.clear()
         await self._changed.wait()
+
+    def _is_wanted(self, resident: Resident) -> bool:
+        waits = any(waiter.is_interactive and waiter.key == resident.key for waiter in self._pending)
+        return waits or resident.is_in_interactive_use()
+
+    async def _displace(self, resident: Resident) -> None:
+        """Unload a model for another's sake; requests that are not interactive end, to be asked again."""
+        resident.is_preempted = resident.n_background > 0
+        await self._unload(resident)
 
     def _shrink(self, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
         available = self._available_bytes()
