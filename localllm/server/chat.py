@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from localllm.messages import Chunk, Done, GenerateRequest, Rendered
 from localllm.server import inference
-from localllm.server.binding import Anything, Image, Int, List, Map, Place, String, Struct, read
+from localllm.server.binding import Anything, Bool, Image, Int, Judged, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
@@ -66,10 +66,30 @@ MESSAGE = Struct(
     },
 )
 
+
+def _tool_choice(value: Any) -> Any:
+    """As the runner knows it: None lets the model decide."""
+    if value in ("none", "required"):
+        return value
+    if value == "auto":
+        return None
+    function = value.get("function", value) if isinstance(value, dict) else None
+    if isinstance(function, dict) and isinstance(name := function.get("name"), str):
+        return {"name": name}
+    raise ValueError(f'must be "none", "auto", "required" or {{"name": ...}}, not {inference.go_json_text(value)}')
+
+
 CHAT_REQUEST = Struct(
     "api.ChatRequest",
-    {**inference.FIELDS, "messages": List(MESSAGE), "tools": List(_Tool(go_name="api.Tool"), go_name="api.Tools")},
+    {
+        **inference.FIELDS,
+        "messages": List(MESSAGE),
+        "tools": List(_Tool(go_name="api.Tool"), go_name="api.Tools"),
+        "tool_choice": Judged(_tool_choice, shape={"type": ["string", "object"]}),
+        "parallel_tool_calls": Bool(default=True),
+    },
 )
+"""Ollama's fields, and of our own `grammar`, `tool_choice` and `parallel_tool_calls`."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +117,12 @@ async def ask(daemon: Daemon, body: dict[str, Any], *, thinks_if_able: bool = Fa
     await inference.check_capabilities(asked, "chat", images=any("images" in message for message in messages))
     if not messages:
         return ChatTurn(asked, None)
+    if body["tool_choice"] not in (None, "none") and not body["tools"]:
+        raise APIError(400, "tool_choice: there are no tools to choose from")
+    own = {key: body[key] for key in ("tool_choice", "parallel_tool_calls")}
     whole = with_model_messages(asked, messages)
-    return ChatTurn(asked, inference.new_request(asked, "chat", messages=whole, tools=body["tools"] or None, **fields))
+    request = inference.new_request(asked, "chat", messages=whole, tools=body["tools"] or None, **{**own, **fields})
+    return ChatTurn(asked, request)
 
 
 @described(
@@ -110,7 +134,7 @@ async def chat(request: Request) -> Response:
     turn = await ask(daemon_of(request), body)
     if turn.request is None:
         return RecordsResponse((_unloaded if turn.asked.unloads else _loaded)(turn.asked), stream=False)
-    return RecordsResponse(_answer(turn.asked, turn.request), stream=body["stream"] is not False, fold=fold)
+    return RecordsResponse(_answer(turn.asked, turn.request), stream=inference.streams(body), fold=fold)
 
 
 def _message(bound: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ async def generate(request: Request) -> Response:
     if runner_request is None:
         is_unload = asked.unloads and not body["prompt"]
         return RecordsResponse((_unloaded if is_unload else _loaded)(asked), stream=False)
-    return RecordsResponse(_answer(asked, runner_request), stream=body["stream"] is not False, fold=fold)
+    return RecordsResponse(_answer(asked, runner_request), stream=inference.streams(body), fold=fold)
 
 
 def _runner_request(asked: Asked, fields: dict[str, Any]) -> GenerateRequest:

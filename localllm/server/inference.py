@@ -44,6 +44,7 @@ FIELDS: dict[str, Type] = {
     "model": String(),
     "stream": Bool(default=None),
     "format": Anything(),
+    "grammar": String(),
     "keep_alive": Judged(parse_keep_alive),
     "options": Map(),
     "think": Judged(_think, named=False),
@@ -77,6 +78,11 @@ class Asked:
     def unloads(self) -> bool:
         """Whether keep_alive says to unload now, where there is nothing to generate."""
         return self.body["keep_alive"] == 0
+
+
+def streams(body: dict[str, Any]) -> bool:
+    """Whether the answer comes in pieces: unless told otherwise; a rendered prompt is one object in any case."""
+    return body["stream"] is not False and not body["_debug_render_only"]
 
 
 async def begin(daemon: Daemon, body: dict[str, Any]) -> Asked:
@@ -143,8 +149,9 @@ def go_json_text(value: Any) -> str:
 
 
 def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
-    """The runner's request with everything generate and chat share; `fields` are the rest."""
+    """The runner's request with everything generate and chat share; `fields` are the rest, and go before a body's."""
     body = asked.body
+    fields = {"grammar": body["grammar"] or None, **fields}
     return GenerateRequest(
         id=uuid.uuid4().hex,
         kind=kind,

@@ -37,6 +37,8 @@ SHOW_REQUEST = Struct(
     },
 )
 LONGEST_BRIEF_ARRAY = 5
+# It shows `general.basename` in its list of models, which must tell tags apart.
+COPILOT = "GitHubCopilotChat/"
 # Shown under other names, or too long to be of use.
 HIDDEN_KEYS = frozenset(("general.name", "tokenizer.chat_template"))
 
@@ -50,11 +52,15 @@ async def show(request: Request) -> Response:
         raise APIError(400, "model is required")
     name = lookup.model_name(shown)
     model = await lookup.resolve(daemon_of(request), name, name.short)
-    return RecordsResponse(_described(model, body), stream=False)
+    is_copilot = request.headers.get("user-agent", "").startswith(COPILOT)
+    return RecordsResponse(_described(model, body, shown if is_copilot else ""), stream=False)
 
 
-async def _described(model: ResolvedModel, body: dict[str, Any]) -> Records:
-    yield await asyncio.to_thread(describe, model, body)
+async def _described(model: ResolvedModel, body: dict[str, Any], basename: str) -> Records:
+    answer = await asyncio.to_thread(describe, model, body)
+    if basename:
+        answer["model_info"]["general.basename"] = basename
+    yield answer
 
 
 def describe(model: ResolvedModel, body: Mapping[str, Any]) -> dict[str, Any]:
