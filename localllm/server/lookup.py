@@ -29,7 +29,7 @@ def model_name(text: str) -> Name:
     if "local" in tags and any(map(_is_cloud, tags)):
         raise APIError(400, f'use either :local or :cloud, not both: "{text}"')
     if len(tags) > 1 and tags[-1] == "cloud":
-        raise APIError(403, REMOTE_MODEL)
+        raise _elsewhere()
     if len(tags) > 1 and tags[-1] == "local":
         text = text.strip()[: -len(":local")]
     try:
@@ -49,11 +49,15 @@ async def resolve(daemon: Daemon, name: Name, shown: str) -> ResolvedModel:
         if name.tag.lower() == "local":
             return await resolve(daemon, replace(name, tag=DEFAULT_TAG), shown)
         if _is_cloud(name.tag.lower()):
-            raise APIError(403, REMOTE_MODEL, hint="only models on this machine can be run") from None
+            raise _elsewhere() from None
         raise APIError(404, f"model '{shown}' not found", hint=f"localllm pull {shown}") from None
     except BrokenModelError as error:
         text = f'model "{shown}" not found, try pulling it first'
         raise APIError(404, text, hint=str(error)) from error
+
+
+def _elsewhere() -> APIError:
+    return APIError(403, REMOTE_MODEL, hint="only models on this machine can be run")
 
 
 def _is_cloud(tag: str) -> bool:

@@ -5,6 +5,8 @@ It knows nothing of how the model would run.
 
 import asyncio
 import json
+import math
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -110,7 +112,18 @@ def model_info(header: Header, tensors: list[TensorHeader], *, verbose: bool) ->
 def _json_value(value: Any, longest: int | None) -> Any:
     if isinstance(value, ArrayValue):
         return [_json_value(item, longest) for item in value] if longest is None or len(value) <= longest else []
-    return value
+    return _shortest(value) if isinstance(value, float) else value
+
+
+def _shortest(value: float) -> float:
+    """A number that was a float32, in the fewest digits that name it: 1e-05 and not 9.999999747378752e-06."""
+    try:
+        stored = struct.pack("<f", value)
+    except OverflowError:
+        return value
+    if not math.isfinite(value) or struct.unpack("<f", stored)[0] != value:
+        return value
+    return next(short for n in range(6, 10) if struct.pack("<f", short := float(f"{value:.{n}g}")) == stored)
 
 
 def _parameter_lines(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
