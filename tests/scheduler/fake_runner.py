@@ -7,7 +7,7 @@ Params of the model (all optional), under "fake":
     memory_bytes, capabilities reported with ready
     stubborn                   ignores SIGTERM and the shutdown message
 
-The prompt (or the last chat message) is a script of words; each other word comes back as a piece of text:
+The prompt (or the last chat message; as tokens, its bytes) is a script of words; each other word comes back as a piece:
     !sleep:S    pause          !crash    kill -9 itself     !exit      exit status 3
     !error:K    an error of class K                         !hang      never answers again
     !forever    a piece every 10 ms until canceled          !think:W   W as thinking
@@ -91,6 +91,8 @@ def load(request: LoadRequest) -> None:
 def answer(request: GenerateRequest) -> None:
     start_ns = time.perf_counter_ns()
     script = request.messages[-1]["content"] if request.kind == "chat" else request.prompt
+    if request.tokens is not None:
+        script = bytes(request.tokens).decode()
     if request.debug_render_only:
         send(Rendered(request.id, script, list(range(len(script.split())))))
         return

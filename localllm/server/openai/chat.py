@@ -3,10 +3,7 @@
 It knows nothing of templates; what a field means in Ollama's terms is said here and in fields.py.
 """
 
-import time
-import uuid
 from collections.abc import Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,20 +11,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localllm.messages import Chunk, Done, GenerateRequest, Message
-from localllm.server import chat, inference
+from localllm.messages import Chunk, Done, Message
+from localllm.server import chat
 from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
-from localllm.server.inference import Asked
-from localllm.server.openai import fields, tools
-from localllm.server.openai.choices import merged, replicas
+from localllm.server.openai import chunks, fields, tools
+from localllm.server.openai.choices import replicas
 from localllm.server.openai.conversation import native_messages
 from localllm.server.openai.errors import InvalidRequestError
-from localllm.server.openai.figures import FINGERPRINT, Usage, compact_json, entries_of, reports
+from localllm.server.openai.figures import compact_json, entries_of
 from localllm.server.openai.shapes import CHAT_COMPLETION
 from localllm.server.openai.sse import DATA, EVENT_STREAM
-from localllm.server.streaming import Record, Records, RecordsResponse
+from localllm.server.streaming import Record, RecordsResponse
 
 CHAT_COMPLETION_REQUEST = Struct(
     "openai.ChatCompletionRequest",
@@ -82,7 +78,10 @@ async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> Record
         **further,
     )
     assert turn.request is not None, "there are messages"
-    records = _records(turn.asked, replicas(turn.request, n), fields.wants_usage(body))
+    head = chunks.head(turn.asked, "chatcmpl", "chat.completion.chunk")
+    speakers = [_Speaker(index, body["logprobs"]) for index in range(n)]
+    requests = replicas(turn.request, n)
+    records = chunks.stream(head, turn.asked, requests, speakers, n=n, with_usage=fields.wants_usage(body))
     return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA)
 
 
@@ -115,33 +114,6 @@ def _think(body: dict[str, Any]) -> bool | str | None:
     # Go templates know no further variables, so this one is said in both ways.
     is_off = (body["chat_template_kwargs"] or {}).get("enable_thinking") is False
     return False if think is None and is_off else think
-
-
-async def _records(asked: Asked, requests: list[GenerateRequest], with_usage: bool) -> Records:
-    """The chunks of a stream: for each choice its deltas and its finish, then the counts of tokens."""
-    head = _head(asked)
-    usage = Usage()
-    speakers = [_Speaker(index, asked.body["logprobs"]) for index in range(len(requests))]
-    async with aclosing(merged([inference.run(asked, request) for request in requests])) as messages:
-        async for index, (message, turn) in messages:
-            extras: Record = {}
-            if isinstance(message, Done):
-                usage.add(message.stats, is_new_prompt=index == 0)
-                extras = reports(asked, message, turn)
-            for choice in speakers[index].choices(message):
-                yield {**head, "choices": [choice], **extras}
-    if with_usage:
-        yield {**head, "choices": [], "usage": usage.record()}
-
-
-def _head(asked: Asked) -> Record:
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": asked.shown,
-        "system_fingerprint": FINGERPRINT,
-    }
 
 
 @dataclass
@@ -192,16 +164,8 @@ def _tool_call(call: dict[str, Any]) -> Record:
 
 
 def fold(records: list[Record]) -> Record:
-    """The whole answer of a stream's chunks, of which the last has the counts of tokens."""
-    parts: dict[int, list[Record]] = {}
-    whole: Record = {}
-    for record in records:
-        whole |= {key: value for key, value in record.items() if key != "choices"}
-        for choice in record["choices"]:
-            parts.setdefault(choice["index"], []).append(choice)
-    usage = whole.pop("usage")
-    choices = [_whole_choice(index, parts[index]) for index in sorted(parts)]
-    return {**whole, "object": "chat.completion", "choices": choices, "usage": usage}
+    """The whole answer of a stream's chunks, the counts of tokens among them."""
+    return {**chunks.fold(records, _whole_choice), "object": "chat.completion"}
 
 
 def _whole_choice(index: int, parts: list[Record]) -> Record:

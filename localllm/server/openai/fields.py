@@ -146,3 +146,8 @@ def n_choices(body: dict[str, Any]) -> int:
 def wants_usage(body: dict[str, Any]) -> bool:
     """Whether the answer tells counts of tokens: always as one object, in a stream where that was asked for."""
     return not body["stream"] or bool(body["stream_options"] and body["stream_options"]["include_usage"])
+
+
+def is_tokens(value: Any) -> bool:
+    """Whether a value is a list of token ids."""
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)

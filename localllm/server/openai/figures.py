@@ -10,9 +10,6 @@ from localllm.server.inference import Asked, Turn
 
 Entry = dict[str, Any]
 
-FINGERPRINT = "fp_localllm"
-"""The same for all answers: what was computed does not change from one to the next."""
-
 
 @dataclass
 class Usage:
