@@ -143,6 +143,46 @@ def with_turns_merged(messages: list[Message]) -> list[Message]:
     return result
 
 
+def with_one_call_each(messages: list[Message]) -> list[Message]:
+    """An answer of several calls as several answers, each followed by its result."""
+    result: list[Message] = []
+    rest = list(messages)
+    while rest:
+        answers = _single_calls(rest.pop(0))
+        n_results = next((i for i, m in enumerate(rest) if m["role"] != "tool"), len(rest))
+        results, rest = rest[:n_results], rest[n_results:]
+        for answer in answers:
+            identifiers = {call["id"] for call in answer.get("tool_calls", [])}
+            own = [m for m in results if m.get("tool_call_id") in identifiers]
+            results = [m for m in results if m not in own]
+            result += [answer, *own]
+        result += results
+    return result
+
+
+def _single_calls(message: Message) -> list[Message]:
+    first, *others = message.get("tool_calls") or [None]
+    if not others:
+        return [message]
+    rest = {key: value for key, value in message.items() if key not in ("thinking", "reasoning_content")}
+    return [{**message, "tool_calls": [first]}, *({**rest, "content": "", "tool_calls": [call]} for call in others)]
+
+
+def without_empty_answers(messages: list[Message]) -> list[Message]:
+    return [m for m in messages if m["role"] != "assistant" or m["content"] or m.get("tool_calls")]
+
+
+def with_descriptions(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tools whose properties all have a description, if only an empty one."""
+    result = copy.deepcopy(tools)
+    for tool in result:
+        properties = (tool.get("function", {}).get("parameters") or {}).get("properties") or {}
+        for schema in properties.values():
+            if isinstance(schema, dict):
+                schema.setdefault("description", "")
+    return result
+
+
 def normalised_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tools with `type`, and with parameters whose `type` is one word (templates call `upper` on it)."""
     result = copy.deepcopy(tools)

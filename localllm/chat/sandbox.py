@@ -18,7 +18,7 @@ from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_NAMESPACE
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 
 from localllm.chat.budget import Budget
 
@@ -29,11 +29,12 @@ FILTER_NAMES = frozenset(
     | {"select", "selectattr", "sort", "sum", "title", "trim", "truncate", "unique", "upper", "wordcount"}
 )
 GLOBAL_NAMES = frozenset({"range", "dict", "cycler", "joiner", "namespace"})
-UNSAFE_STR_METHODS = frozenset({"format", "format_map", "maketrans", "translate"})
+UNSAFE_STR_METHODS = frozenset({"format_map", "maketrans", "translate"})
 PADDING_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
 MAX_INDENT = 32
 MAX_INT_BITS = 4096
 WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]*(\d{4}|\*)")
+WIDE_SPEC = re.compile(r"\d{4}")
 
 
 class RefusedByTemplateError(TemplateRuntimeError):
@@ -59,6 +60,20 @@ class BoundedCodeGenerator(CodeGenerator):
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """`str.format` without access to internals, charged, and without wide fields."""
+
+    def __init__(self, environment: ChatEnvironment) -> None:
+        super().__init__(environment)
+        self._budget = environment.budget
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if WIDE_SPEC.search(format_spec):
+            raise TemplateRuntimeError("a field width in the chat template is too large")
+        self._budget.spend_value(value)
+        return str(super().format_field(value, format_spec))
 
 
 class ChatEnvironment(SandboxedEnvironment):
@@ -116,9 +131,17 @@ class ChatEnvironment(SandboxedEnvironment):
         self.budget.spend_value(parts)
         return "".join(map(str, parts))
 
-    def wrap_str_format(self, value: Any) -> None:
-        """None: `str.format` is no exception to `is_safe_attribute`, since its widths can be of any size."""
-        return
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """What the template gets for the method `format` of a string; None for anything else."""
+        owner = getattr(value, "__self__", None)
+        if not isinstance(owner, str) or getattr(value, "__name__", "") != "format":
+            return None
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            self.budget.spend(len(owner))
+            return BoundedFormatter(self).vformat(owner, args, kwargs)
+
+        return bounded
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str) and attr in UNSAFE_STR_METHODS:

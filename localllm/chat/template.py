@@ -121,15 +121,17 @@ class ChatTemplate:
         raise first_error or TemplateError("the chat template was given no messages")
 
     def _render_lenient(self, messages: list[Message], add_generation_prompt: bool, variables: dict[str, Any]) -> str:
-        """Templates made for tools may iterate over `tools` unasked: None is tried first, then an empty list."""
+        """Templates made for tools may iterate over `tools` unasked: None is tried first, then an empty list. They may
+        also take it that each property of a tool is described."""
         try:
             return self._render(messages, add_generation_prompt, variables)
         except LimitError:
             raise
         except TemplateError:
-            if variables["tools"] is not None:
+            tools = conversation.with_descriptions(variables["tools"] or [])
+            if tools and tools == variables["tools"]:
                 raise
-            return self._render(messages, add_generation_prompt, {**variables, "tools": []})
+            return self._render(messages, add_generation_prompt, {**variables, "tools": tools})
 
     def _variants(self, messages: list[Message]) -> list[list[Message]]:
         """The conversation as it is, then as more demanding templates want it; without repetitions."""
@@ -139,12 +141,13 @@ class ChatTemplate:
             messages = conversation.with_system_folded(messages)
         merged = conversation.with_turns_merged(messages)
         folded = conversation.with_turns_merged(conversation.with_system_folded(messages))
-        variants = [messages, merged, folded, conversation.with_short_ids(folded)]
+        short = conversation.with_short_ids(folded)
+        single = conversation.with_one_call_each(folded)
+        spoken = conversation.with_turns_merged(conversation.without_empty_answers(folded))
+        variants = [messages, merged, folded, short, single, spoken]
         return [v for i, v in enumerate(variants) if v not in variants[:i]]
 
     def _render(self, messages: list[Message], add_generation_prompt: bool, variables: dict[str, Any]) -> str:
-        values = {"tools": None, "documents": None, "functions": None, "datetime": self._now().strftime("%Y-%m-%d")}
-        values |= {**self._constants, **variables}
         with self._lock:
             self._budget.restart()
             try:

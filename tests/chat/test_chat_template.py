@@ -257,3 +257,34 @@ def test_errors_of_python_become_template_errors() -> None:
     for source in ("{{ messages[7].content }}", "{{ 1 / 0 }}", "{{ messages.nothing() }}", "{{ 'a' + 1 }}"):
         with pytest.raises(TemplateError):
             ChatTemplate(source).render([USER])
+
+
+def test_what_the_oracle_refuses_and_templates_want() -> None:
+    one_call = (
+        "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}"
+        "{% endif %}{{ m.role[0] }}{{ m.content }}{% for c in m.tool_calls or [] %}({{ c.function.name }}"
+        "{{ c.function.arguments | tojson }}){% endfor %}{% endfor %}"
+    )
+    calls = [{"id": i, "function": {"name": "f", "arguments": {"k": i}}} for i in ("one", "two")]
+    turns = [USER, {"role": "assistant", "content": "c", "tool_calls": calls}]
+    turns += [{"role": "tool", "content": i, "tool_call_id": i} for i in ("two", "one")]
+    text = ChatTemplate(one_call).render(turns)
+    assert text == 'uuac(f{"k": "one"})tonea(f{"k": "two"})ttwo'
+    no_empty = (
+        "{% for m in messages %}{% if not m.content %}{{ raise_exception('empty') }}{% endif %}{{ m.content }}"
+        "{% endfor %}"
+    )
+    assert ChatTemplate(no_empty).render([USER, {"role": "assistant", "content": ""}, USER2]) == "u\n\nv"
+    described = (
+        "{% for t in tools %}{% for p in t.function.parameters.properties.values() %}{{ p.type + p.description }}"
+        "{% endfor %}{% endfor %}{{ messages[0].content }}"
+    )
+    assert ChatTemplate(described).render([USER], [TOOL]) == "stringintegeru"
+
+
+def test_format_is_bounded_and_sandboxed() -> None:
+    assert ChatTemplate("{{ '{0.a}{b:>3}'.format({'a': 1}, b='x') }}").render([USER]).endswith("  x")
+    assert "class" not in ChatTemplate("{{ '{0.__class__}'.format(1) }}").render([USER])
+    for source in ("{{ '{:{w}}'.format(1, w=99999) }}", "{{ '{:9999}'.format(1) }}", "{{ 'x'.format_map({}) }}"):
+        with pytest.raises(TemplateError):
+            ChatTemplate(source).render([USER])
