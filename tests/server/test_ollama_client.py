@@ -62,7 +62,9 @@ def _asked(client: ollama.Client, **more: Any) -> dict[str, Any]:
 
 
 def test_chat_stream(client: ollama.Client) -> None:
-    parts = list(client.chat("m", [ollama.Message(role="user", content="!think:hm one !call")], stream=True, think=True))
+    parts = list(
+        client.chat("m", [ollama.Message(role="user", content="!think:hm one !call")], stream=True, think=True)
+    )
     assert [part.message.thinking for part in parts] == ["hm", None, None, None]
     assert [part.message.content for part in parts] == ["", "one ", "", ""]
     assert (parts[2].message.tool_calls or [])[0].function.name == "add"

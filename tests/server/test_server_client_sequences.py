@@ -34,7 +34,9 @@ async def test_open_webui(running: Running, add_model: Add) -> None:
         assert (await r.post("/api/show", {"model": "llama3.2:3b"})).json()["model_info"]
 
         asked = {"model": "llama3.2:3b", "messages": [USER], "stream": True, "options": {}, "keep_alive": "5m"}
-        *parts, last = await r.lines("/api/chat", {**asked, "format": None, "think": None, "metadata": {"chat_id": "x"}})
+        *parts, last = await r.lines(
+            "/api/chat", {**asked, "format": None, "think": None, "metadata": {"chat_id": "x"}}
+        )
         assert "".join(part["message"]["content"] for part in parts) == "one two " and last["done"] is True
         assert {"eval_count", "eval_duration", "prompt_eval_count", "prompt_eval_duration"} <= set(last)
         (loaded,) = (await r.http.get("/api/ps")).json()["models"]
@@ -48,7 +50,9 @@ async def test_open_webui(running: Running, add_model: Add) -> None:
         unloaded = await r.post("/api/generate", {"model": "llama3.2:3b", "keep_alive": 0})
         assert unloaded.json()["done_reason"] == "unload" and (await r.http.get("/api/ps")).json() == {"models": []}
 
-        assert (await r.lines("/api/pull", {"name": "some:latest", "model": "some:latest"}))[-1] == {"status": "success"}
+        assert (await r.lines("/api/pull", {"name": "some:latest", "model": "some:latest"}))[-1] == {
+            "status": "success"
+        }
         created = await r.lines("/api/create", {"model": "mine:latest", "from": "llama3.2:3b", "stream": True})
         assert created[-1] == {"status": "success"}
         copied = await r.post("/api/copy", {"source": "mine:latest", "destination": "copy:latest"})
