@@ -308,6 +308,8 @@ async def test_errors_in_a_stream_are_told(running: Running, add_model: Add) -> 
         ({"messages": [{"role": "assistant"}]}, "messages[0].content", "not null"),
         ({"messages": user(["x"])}, "messages[0].content[0]", 'expected an object, not "x"'),
         ({"messages": user([{"type": "hologram"}])}, "messages[0].content[0].type", 'image_url, not "hologram"'),
+        ({"messages": user([{"type": {}}])}, "messages[0].content[0].type", "not an object"),
+        ({"response_format": {"type": []}}, "response_format.type", "not an array"),
         ({"messages": user([{"type": "text", "text": 1}])}, "messages[0].content[0].text", "expected a string"),
         (
             {"messages": user([{"type": "input_audio", "input_audio": {}}])},

@@ -96,7 +96,7 @@ def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
         "model": body["model"],
         "messages": native_messages(body["messages"]),
         "tools": offered,
-        "format": fields.format_of(body, body["response_format"], "response_format"),
+        "format": fields.response_format_of(body),
         "options": fields.options_of(body, limit),
         "logprobs": body["logprobs"],
         "top_logprobs": body["top_logprobs"],

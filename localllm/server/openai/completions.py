@@ -113,7 +113,7 @@ async def _ask(
         "prompt": prompt if is_text else "",
         "raw": not is_text,
         "suffix": body["suffix"],
-        "format": fields.format_of(body, body["response_format"], "response_format"),
+        "format": fields.response_format_of(body),
         "options": fields.options_of(body, body["max_tokens"]),
         "logprobs": body["logprobs"] is not None,
         "top_logprobs": body["logprobs"],

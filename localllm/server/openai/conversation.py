@@ -60,7 +60,7 @@ def content_of(content: Any, place: str) -> tuple[str, list[str]]:
     for i, item in enumerate(content):
         part = expect_object(item, f"{place}[{i}]")
         kind = part.get("type")
-        if kind in TEXT_PARTS:
+        if isinstance(kind, str) and kind in TEXT_PARTS:
             texts.append(text_of(part, TEXT_PARTS[kind], f"{place}[{i}]"))
         elif kind in IMAGE_PARTS:
             images.append(_image(part.get("image_url"), f"{place}[{i}].image_url"))

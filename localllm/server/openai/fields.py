@@ -3,7 +3,6 @@
 Every model option may stand at the top level beside `options`, where its name means nothing else to OpenAI.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,37 +101,32 @@ def think_of(body: dict[str, Any], effort: Any, place: str) -> bool | str | None
     return EFFORTS[effort]
 
 
-def format_of(body: dict[str, Any], asked: dict[str, Any] | None, place: str) -> Any:
-    """The native `format` of a response format, which is flat or has a `json_schema` object. Raises:
-    InvalidRequestError."""
+def format_of(body: dict[str, Any], asked: dict[str, Any] | None, place: str, schema_place: str) -> Any:
+    """The native `format` of what is `asked` at `place`; a schema is beside the type or in a `json_schema` object.
+
+    Raises: InvalidRequestError.
+    """
     if asked is None:
         return body["format"]
     if body["format"]:
         raise InvalidRequestError("format", f"cannot be given beside {place}")
     kind = asked.get("type")
-    if kind not in _FORMATS:
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return asked.get("schema") or "json"
+    if kind != "json_schema":
         raise InvalidRequestError(f"{place}.type", f"expected text, json_object or json_schema, not {told(kind)}")
-    return _FORMATS[kind](asked, place)
-
-
-def _json_object(asked: dict[str, Any], place: str) -> Any:
-    return asked.get("schema") or "json"
-
-
-def _json_schema(asked: dict[str, Any], place: str) -> Any:
-    inner = f"{place}.json_schema" if "schema" not in asked else place
-    named = asked if "schema" in asked else asked.get("json_schema")
+    named = asked.get("json_schema", asked)
     schema = named.get("schema") if isinstance(named, dict) else None
     if not isinstance(schema, dict):
-        raise InvalidRequestError(f"{inner}.schema", f"expected a JSON schema, not {told(schema)}")
+        raise InvalidRequestError(schema_place, f"expected a JSON schema, not {told(schema)}")
     return schema
 
 
-_FORMATS: dict[Any, Callable[[dict[str, Any], str], Any]] = {
-    "text": lambda asked, place: None,
-    "json_object": _json_object,
-    "json_schema": _json_schema,
-}
+def response_format_of(body: dict[str, Any]) -> Any:
+    """The native `format` of chats and completions. Raises: InvalidRequestError."""
+    return format_of(body, body["response_format"], "response_format", "response_format.json_schema.schema")
 
 
 def n_choices(body: dict[str, Any]) -> int:

@@ -65,3 +65,14 @@ def legacy_logprobs(entries: list[Entry], offset: int) -> dict[str, list[Any]]:
 def compact_json(value: Any) -> str:
     """JSON without blanks, as a text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def response_usage(stats: Stats) -> dict[str, Any]:
+    """The `usage` object of responses."""
+    return {
+        "input_tokens": stats.prompt_eval_count,
+        "input_tokens_details": {"cached_tokens": stats.prompt_eval_cached_count},
+        "output_tokens": stats.eval_count,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": stats.prompt_eval_count + stats.eval_count,
+    }

@@ -58,3 +58,17 @@ EMBEDDINGS = Struct(
         "usage": Map(),
     },
 )
+RESPONSE = Struct(
+    "openai.Response",
+    {
+        "id": String(),
+        "object": String(),
+        "created_at": Int(),
+        "status": String(),
+        "error": Anything(),
+        "incomplete_details": Anything(),
+        "model": String(),
+        "output": List(Map()),
+        "usage": Map(),
+    },
+)
