@@ -97,9 +97,9 @@ class ArrayValue(Sequence[Any]):
             strings.append(buffer[start:position])
         return strings
 
-    def raw(self) -> bytes:
-        """The bytes of all elements as they are in the file."""
-        return self.buffer[self.offset : self.offset + self.n_bytes]
+    def view(self) -> memoryview:
+        """The bytes of all elements as they are in the file, not copied. Keeps the mapping alive."""
+        return memoryview(self.buffer)[self.offset : self.offset + self.n_bytes]
 
 
 @dataclass(frozen=True)

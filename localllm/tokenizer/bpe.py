@@ -6,8 +6,6 @@ symbols is found by hashing, and a dictionary remembers the pairs met so far. Wo
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from localllm.tokenizer.merging import LONG_WORD, MAX_PAIRS, MAX_WORDS, NO_RANK, PairMerger, Remembered
 from localllm.tokenizer.pretokenizers import PreTokenizer
+from localllm.tokenizer.spaces import SPACE, characters_before_spaces, splitter_at_spaces
 from localllm.tokenizer.texts import Buckets, TokenTexts, U32Array
-
-NO_RANK = 1 << 32
-LONG_WORD = 48  # symbols; beyond it a heap is faster than looking for the least rank again and again
-MAX_REMEMBERED = 1 << 16
-SPACE = "\u2581"
 
 
 def _byte_spelling() -> list[str]:
@@ -31,6 +26,7 @@ def _byte_spelling() -> list[str]:
     return [chr(b if b in printable else next(others)) for b in range(256)]
 
 
+NO_SYMBOL = (1 << 32) - 1  # of a text that is no symbol: it is in no pair
 BYTE_SPELLING = _byte_spelling()
 BYTE_OF_CHARACTER = {ord(character): byte for byte, character in enumerate(BYTE_SPELLING)}
 
@@ -49,7 +45,7 @@ class Merges:
 
     `left`, `right`, `merged` are uint32 [n_merges] of symbols; `starts` and `rows` group the pairs by hash (`Buckets`).
     A symbol below n_vocab is a token. The others have their texts in `extra`: parts of merges that are no tokens.
-    `crosses_words`: some merge joins a ▁ to something before it that is not ▁.
+    `before_spaces`: the characters that some merge joins to a ▁ after them (`characters_before_spaces`).
     """
 
     left: U32Array
@@ -58,7 +54,7 @@ class Merges:
     starts: U32Array
     rows: U32Array
     extra: tuple[bytes, ...]
-    crosses_words: bool
+    before_spaces: str
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """For the cache."""
@@ -66,7 +62,7 @@ class Merges:
         return {
             **{name: getattr(self, name) for name in ("left", "right", "merged", "starts", "rows")},
             "extra": np.frombuffer(blob, np.uint8),
-            "crosses_words": np.array([self.crosses_words], np.uint8),
+            "before_spaces": np.frombuffer(self.before_spaces.encode(), np.uint8),
         }
 
     @staticmethod
@@ -78,7 +74,7 @@ class Merges:
             extra.append(blob[4:end])
             blob = blob[end:]
         plain = {name: arrays[name].view(np.uint32) for name in ("left", "right", "merged", "starts", "rows")}
-        return Merges(**plain, extra=tuple(extra), crosses_words=bool(arrays["crosses_words"][0]))
+        return Merges(**plain, extra=tuple(extra), before_spaces=arrays["before_spaces"].tobytes().decode())
 
 
 def _pair_hash(left: int, right: int) -> int:
@@ -123,34 +119,30 @@ def _indexed(pairs: npt.NDArray[np.uint64], merged: U32Array, everything: Sequen
     pairs, merged = pairs[keep], merged[keep]
     left, right = (pairs >> np.uint64(32)).astype(np.uint32), pairs.astype(np.uint32)
     starts, rows = Buckets.group(_pair_hashes(left, right))
-    space = SPACE.encode()
-    results = [everything[symbol] for symbol in np.unique(merged).tolist()]
-    crosses_words = any(space in text and space in text.lstrip(space) for text in results)
-    return Merges(left, right, merged, starts, rows, tuple(everything[n_vocab:]), crosses_words)
+    before_spaces = characters_before_spaces(everything[symbol] for symbol in np.unique(merged).tolist())
+    return Merges(left, right, merged, starts, rows, tuple(everything[n_vocab:]), before_spaces)
 
 
-class _PairRanks(dict[int, int]):
-    """Rank by `left << 32 | right`, NO_RANK where the two do not merge; filled as pairs are asked for."""
+def _pair(left: int, right: int) -> int:
+    return left << 32 | right
+
+
+class _PairRanks:
+    """Finds the rank of a pair, `left << 32 | right`, among the merges."""
 
     def __init__(self, merges: Merges) -> None:
         self._buckets = Buckets(merges.starts, merges.rows)
-        self._left = merges.left.data
-        self._right = merges.right.data
+        self._left, self._right = merges.left.data, merges.right.data
 
-    def __missing__(self, pair: int) -> int:
-        if len(self) >= MAX_REMEMBERED * 4:
-            self.clear()
+    def __call__(self, pair: int) -> int:
         left, right = pair >> 32, pair & 0xFFFFFFFF
         buckets = self._buckets
         bucket = _pair_hash(left, right) & buckets.mask
-        rank = NO_RANK
         for i in range(buckets.starts[bucket], buckets.starts[bucket + 1]):
             row = buckets.rows[i]
             if self._left[row] == left and self._right[row] == right:
-                rank = row
-                break
-        self[pair] = rank
-        return rank
+                return row
+        return NO_RANK
 
 
 class BPE:
@@ -164,13 +156,14 @@ class BPE:
     ) -> None:
         self._texts, self._family, self._findable = texts, family, findable
         self._n_vocab = len(texts)
-        self._ranks = _PairRanks(merges)
-        self._merged = merges.merged.data
+        merged = merges.merged.data
+        ranks = Remembered(_PairRanks(merges), MAX_PAIRS)
+        self._merger = PairMerger(_pair, ranks, lambda pair, rank: merged[rank])
         self._extra = {text: self._n_vocab + i for i, text in enumerate(merges.extra)}
         self._extra_texts = merges.extra
         self._split = family.splitter()
-        self._words: dict[str, list[int]] = {}
-        self._crosses_words = merges.crosses_words
+        self._words = Remembered(self._encode_word, MAX_WORDS)
+        self._cut_at_spaces = splitter_at_spaces(merges.before_spaces)
         self._byte_symbols = [self._symbol(spelling) for spelling in BYTE_SPELLING] if family.byte_level else []
         self._character_symbols: dict[str, int | None] = {}
 
@@ -179,21 +172,14 @@ class BPE:
         ids: list[int] = []
         words = self._words
         for word in self._cut(text):
-            known = words.get(word)
-            if known is None:
-                known = self._encode_word(word)
-                if len(word) <= LONG_WORD:
-                    if len(words) >= MAX_REMEMBERED:
-                        words.clear()
-                    words[word] = known
-            ids += known
+            ids += words[word] if len(word) <= LONG_WORD else self._encode_word(word)
         return ids
 
     def _cut(self, text: str) -> Iterable[str]:
         if self._family.byte_level:
             return self._split(text)
-        words = self._split(text.replace(" ", SPACE))
-        return words if self._crosses_words else _at_spaces(words)
+        stretches = self._split(text.replace(" ", SPACE))
+        return [word for stretch in stretches for word in self._cut_at_spaces(stretch)]
 
     def _encode_word(self, word: str) -> list[int]:
         if not self._family.byte_level:
@@ -205,7 +191,7 @@ class BPE:
             if token is not None:
                 return [token]
         symbols = self._byte_symbols
-        return self._tokens(self._merge([symbols[byte] for byte in raw]))
+        return self._tokens(self._merger.merge([symbols[byte] for byte in raw]))
 
     def _encode_characters(self, word: str) -> list[int]:
         if not word.strip("\n"):
@@ -219,67 +205,23 @@ class BPE:
             if symbol is not None:
                 stretch.append(symbol)
                 continue
-            ids += self._tokens(self._merge(stretch))  # nothing merges with a character that is not in the vocabulary
+            ids += self._tokens(
+                self._merger.merge(stretch)
+            )  # nothing merges with a character that is not in the vocabulary
             stretch = []
             ids += self._bytes(character.encode())
-        return ids + self._tokens(self._merge(stretch))
+        return ids + self._tokens(self._merger.merge(stretch))
 
     def _character_symbol(self, character: str) -> int | None:
         if character not in self._character_symbols:
             symbol = self._symbol(character)
-            self._character_symbols[character] = symbol if symbol < NO_RANK else None
+            self._character_symbols[character] = symbol if symbol < NO_SYMBOL else None
         return self._character_symbols[character]
 
     def _symbol(self, text: str) -> int:
         raw = text.encode()
         token = self._texts.find(raw)
-        return self._extra.get(raw, NO_RANK) if token is None else token
-
-    def _merge(self, symbols: list[int]) -> list[int]:
-        """Merge in place, the pair of least rank first, of equal ones the leftmost."""
-        if len(symbols) > LONG_WORD:
-            return self._merge_long(symbols)
-        pair_ranks, merged = self._ranks, self._merged
-        ranks = [pair_ranks[left << 32 | right] for left, right in itertools.pairwise(symbols)]
-        while ranks:
-            rank = min(ranks)
-            if rank == NO_RANK:
-                break
-            i = ranks.index(rank)
-            symbols[i : i + 2] = [merged[rank]]
-            del ranks[i]
-            if i:
-                ranks[i - 1] = pair_ranks[symbols[i - 1] << 32 | symbols[i]]
-            if i < len(ranks):
-                ranks[i] = pair_ranks[symbols[i] << 32 | symbols[i + 1]]
-        return symbols
-
-    def _merge_long(self, symbols: list[int]) -> list[int]:
-        """As `_merge`, in n log n: a heap of (rank, position), entries that no longer hold are skipped."""
-        pair_ranks, merged = self._ranks, self._merged
-        n = len(symbols)
-        following, previous = list(range(1, n + 1)), list(range(-1, n - 1))
-        heap = []
-        for i in range(n - 1):
-            rank = pair_ranks[symbols[i] << 32 | symbols[i + 1]]
-            if rank != NO_RANK:
-                heap.append((rank, i))
-        heapq.heapify(heap)
-        while heap:
-            rank, i = heapq.heappop(heap)
-            right = following[i]
-            if symbols[i] < 0 or right >= n or pair_ranks[symbols[i] << 32 | symbols[right]] != rank:
-                continue
-            symbols[i], symbols[right] = merged[rank], -1
-            following[i] = after = following[right]
-            if after < n:
-                previous[after] = i
-            for left, beside in ((previous[i], i), (i, after)):
-                if left >= 0 and beside < n:
-                    rank = pair_ranks[symbols[left] << 32 | symbols[beside]]
-                    if rank != NO_RANK:
-                        heapq.heappush(heap, (rank, left))
-        return [symbol for symbol in symbols if symbol >= 0]
+        return self._extra.get(raw, NO_SYMBOL) if token is None else token
 
     def _tokens(self, symbols: list[int]) -> list[int]:
         """Symbols that are no tokens replaced by the tokens of their bytes."""
@@ -290,7 +232,7 @@ class BPE:
         for symbol in symbols:
             if symbol < n_vocab:
                 ids.append(symbol)
-            elif symbol < NO_RANK:
+            elif symbol < NO_SYMBOL:
                 ids += self._bytes(self._extra_texts[symbol - n_vocab])
         return ids
 
@@ -300,16 +242,3 @@ class BPE:
             token = self._texts.find(spelling)
             if token is not None:
                 yield token
-
-
-def _at_spaces(words: Iterable[str]) -> Iterator[str]:
-    """Cut before each ▁ that follows another character: where no merge crosses there, the ids stay the same."""
-    for word in words:
-        start = 0
-        at = word.find(SPACE, 1)
-        while at > 0:
-            if word[at - 1] != SPACE:
-                yield word[start:at]
-                start = at
-            at = word.find(SPACE, at + 1)
-        yield word[start:]

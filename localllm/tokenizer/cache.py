@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import mmap
 import os
 import struct
 import tempfile
@@ -31,30 +32,37 @@ ALIGNMENT = 16
 Sections = Mapping[str, npt.NDArray[Any]]
 
 
-def digest(parts: Iterable[bytes]) -> bytes:
+def digest(parts: Iterable[bytes | memoryview]) -> bytes:
     """A key for the given bytes; the division into parts counts."""
     key = hashlib.sha256()
     for part in parts:
-        key.update(struct.pack("<Q", len(part)))
+        key.update(struct.pack("<Q", memoryview(part).nbytes))
         key.update(part)
     return key.digest()
 
 
 def load(folder: Path, key: bytes) -> dict[str, npt.NDArray[Any]] | None:
-    """The arrays stored under `key`, read-only, or None if there are none that can be trusted."""
+    """The arrays stored under `key`, read-only, or None if there are none that can be trusted.
+
+    They are views of the file, mapped, whose pages count once they are read.
+    """
     path = _path(folder, key)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: the file is empty
         logger.warning("tokenizer cache %s cannot be read: %s", path, error)
         return None
     body = memoryview(content)[HEADER_BYTES:]
     if content[:HEADER_BYTES] != _header(key, body):
         logger.warning("tokenizer cache %s is damaged; building it anew", path)
         return None
-    return _unpack(body)
+    arrays = _unpack(body)
+    if hasattr(mmap, "MADV_DONTNEED"):
+        content.madvise(mmap.MADV_DONTNEED)  # the check read all of it
+    return arrays
 
 
 def store(folder: Path, key: bytes, sections: Sections) -> None:

@@ -25,13 +25,14 @@ from localllm.tokenizer.special import (
     SpecialTokens,
     find_special_tokens,
 )
+from localllm.tokenizer.spm import SPM, Scores, rank_tokens
 from localllm.tokenizer.texts import Buckets, TokenTexts, hash_texts, split_strings, token_starts
 from localllm.tokenizer.tokenizer import Tokenizer, TokenizerModel
 from localllm.tokenizer.wordpiece import WordPiece
 
 logger = logging.getLogger(__name__)
 
-FORMAT = b"localllm-tokenizer-1"  # part of every cache key: raise it when a section changes its meaning
+FORMAT = b"localllm-tokenizer-2"  # part of every cache key: raise it when a section changes its meaning
 SUPPORTED_MODELS = ("bert", "gemma4", "gpt2", "llama")
 PREFIX = "tokenizer.ggml."
 MAX_TEXT_BYTES = 1 << 30
@@ -71,7 +72,8 @@ class _Loader:
 
     def load(self) -> Tokenizer:
         arrays = self._arrays()
-        texts = TokenTexts(self.tokens, arrays["text_starts"], Buckets(arrays["text_buckets"], arrays["text_rows"]))
+        buckets = Buckets(arrays["text_buckets"], arrays["text_rows"])
+        texts = TokenTexts(arrays["texts"].data, arrays["text_starts"], buckets)
         special = find_special_tokens(self.f, self.model, texts.find, self.types)
         return Tokenizer(
             texts,
@@ -89,7 +91,7 @@ class _Loader:
     def _flag(self, key: str, default: bool) -> bool:
         return self.f.get(PREFIX + key, bool, default=default)
 
-    def _strings(self, key: str) -> bytes:
+    def _strings(self, key: str) -> memoryview:
         value = self.f.metadata.raw(PREFIX + key)
         if value is None or value.element_type is not ValueType.STRING:
             raise TokenizerError(f"{self.f.path}: missing key {PREFIX + key!r}, expected an array of strings")
@@ -97,7 +99,7 @@ class _Loader:
             raise TokenizerError(
                 f"{self.f.path}: key {PREFIX + key!r} has {value.n_bytes} bytes, expected less than {MAX_TEXT_BYTES}"
             )
-        return value.raw()
+        return value.view()
 
     def _count(self, key: str) -> int:
         value = self.f.metadata.raw(PREFIX + key)
@@ -150,30 +152,28 @@ class _Loader:
 
     def _arrays(self) -> Arrays:
         """The arrays of the vocabulary, from the cache, or computed and kept there."""
-        merges = self._strings("merges") if self.family is not None else b""
+        merges = self._strings("merges") if self.family is not None else memoryview(b"")
         scores = self._per_token("scores", np.float32, 0, ValueType.FLOAT32, ValueType.INT32)
         if self.cache_dir is None:
             return self._compute(merges, scores)
-        key = cache.digest([FORMAT, self.model.encode(), self.tokens, self.types.tobytes(), scores.tobytes(), merges])
+        key = cache.digest([FORMAT, self.model.encode(), self.tokens, self.types.data, scores.data, merges])
         arrays = cache.load(self.cache_dir, key)
         if arrays is None:
             arrays = self._compute(merges, scores)
             cache.store(self.cache_dir, key, arrays)
         return arrays
 
-    def _compute(self, merges: bytes, scores: npt.NDArray[Any]) -> Arrays:
+    def _compute(self, merges: memoryview, scores: npt.NDArray[Any]) -> Arrays:
         starts = token_starts(self.tokens, self.n_vocab)
         texts = split_strings(self.tokens, starts)
         buckets, rows = Buckets.group(hash_texts(texts))
-        arrays: Arrays = {"text_starts": starts, "text_buckets": buckets, "text_rows": rows}
+        raw = np.frombuffer(bytes(self.tokens), np.uint8)  # a copy: the file need not stay open
+        arrays: Arrays = {"texts": raw, "text_starts": starts, "text_buckets": buckets, "text_rows": rows}
         if self.family is not None:
             merge_starts = token_starts(merges, self._count("merges"))
             arrays |= build_merges(texts, split_strings(merges, merge_starts)).to_arrays()
         elif self.model == "llama":
-            from localllm.tokenizer.spm import build_model  # loads sentencepiece, which the others do without
-
-            model = build_model(self.tokens, starts, texts, scores, self.types)
-            arrays["sentencepiece"] = np.frombuffer(model, np.uint8)
+            arrays |= rank_tokens(texts, scores, self.types).to_arrays()
         return arrays
 
     def _model(self, arrays: Arrays, texts: TokenTexts, special: SpecialTokens) -> TokenizerModel:
@@ -182,20 +182,16 @@ class _Loader:
         if self.model == "bert":
             lowercase = self._flag("normalizer.lowercase", True)
             strip_accents = self._flag("normalizer.strip_accents", lowercase)
-            words = split_strings(self.tokens, arrays["text_starts"])
+            words = split_strings(texts.raw, arrays["text_starts"])
             return WordPiece(words, special.unk, lowercase, strip_accents)
-        from localllm.tokenizer.spm import SentencePiece
-
-        try:
-            return SentencePiece(arrays["sentencepiece"].tobytes(), self._add_space_prefix(), special.unk)
-        except TokenizerError as error:
-            raise TokenizerError(f"{self.f.path}: {error}") from error
+        return SPM(texts, Scores.from_arrays(arrays), self._add_space_prefix(), special.unk)
 
     def _findable(self, token: int) -> bool:
         return int(self.types[token]) not in (CONTROL, UNKNOWN, BYTE)
 
     def _partition(self, texts: TokenTexts) -> SpecialPartition:
-        ids = np.flatnonzero(np.isin(self.types, (CONTROL, USER_DEFINED, UNKNOWN))).tolist()
+        types = self.types
+        ids = np.flatnonzero((types == CONTROL) | (types == USER_DEFINED) | (types == UNKNOWN)).tolist()
         spelled = {token: texts[token].decode("utf-8", "replace") for token in ids}
         hidden = [token for token in ids if self.types[token] != USER_DEFINED]
         return SpecialPartition(spelled, hidden, *self._strips(spelled))

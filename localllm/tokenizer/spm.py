@@ -1,189 +1,156 @@
-"""SentencePiece BPE from the tokens and scores of a GGUF, run by the sentencepiece library with llama.cpp's ids.
+"""SentencePiece's BPE from the tokens and scores of a GGUF, with llama.cpp's ids; special tokens are not its business.
 
-The library is given a model in which only what text may become can match: normal, user-defined and unused tokens,
-all as normal pieces with their score (llama.cpp merges by score whatever the type), and byte tokens as byte fallback.
-Control and unknown tokens keep their place under a name that no text has.
+Characters are merged by the score of the token that two neighbours spell together, the highest first, whatever the
+token's type, but for control, unknown and byte tokens, which no text becomes. A character that is no token may still
+be part of one; what is left of it becomes the tokens of its bytes where the vocabulary has all 256, else it is unknown.
 """
 
 from __future__ import annotations
 
-import struct
+import bisect
+import itertools
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import sentencepiece
 
-from localllm.errors import TokenizerError
+from localllm.tokenizer.merging import LONG_WORD, MAX_PAIRS, MAX_WORDS, NO_RANK, PairMerger, Remembered
+from localllm.tokenizer.spaces import SPACE, characters_before_spaces, splitter_at_spaces
 from localllm.tokenizer.special import BYTE, CONTROL, UNKNOWN
-from localllm.tokenizer.texts import U32Array
+from localllm.tokenizer.texts import TokenTexts, U32Array
 
-# Field numbers and values of sentencepiece_model.proto.
-_PIECE_NORMAL, _PIECE_UNKNOWN, _PIECE_CONTROL, _PIECE_BYTE = 1, 2, 3, 6
-_MODEL_TYPE_BPE = 2
-_TRAINER_MODEL_TYPE, _TRAINER_BYTE_FALLBACK, _TRAINER_UNK_ID = 3, 35, 40
-_TRAINER_BOS_ID, _TRAINER_EOS_ID, _TRAINER_PAD_ID = 41, 42, 43
-_NORMALIZER_NAME, _NORMALIZER_ADD_DUMMY_PREFIX = 1, 3
-_NORMALIZER_REMOVE_EXTRA_WHITESPACES, _NORMALIZER_ESCAPE_WHITESPACES = 4, 5
-_NOT_A_TOKEN = (1 << 64) - 1  # -1 as a varint
-_BYTE_NAMES = {b"<0x%02X>" % byte for byte in range(256)}
+HIDDEN = (1 << 32) - 1
+UNKNOWN_CHARACTER = -1
+BETWEEN = "\ud800"  # a surrogate, which no decoded text holds
 
-MAX_SHORT_TEXT = 118  # bytes: with it, both lengths of a record fit one byte
-MAX_UNUSUAL = 1000  # beyond it, one pass over all tokens is faster than many over the stretches between
+U64Array = npt.NDArray[np.uint64]
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+@dataclass(frozen=True)
+class Scores:
+    """What merging must know of the tokens.
 
-
-def _numbers(fields: dict[int, int]) -> bytes:
-    return b"".join(_varint(field << 3) + _varint(value) for field, value in fields.items())
-
-
-def _message(field: int, body: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(body)) + body
-
-
-def build_model(
-    raw: bytes,
-    starts: U32Array,
-    texts: Sequence[bytes],
-    scores: npt.NDArray[np.float32],
-    types: npt.NDArray[np.int32],
-) -> bytes:
-    """A serialised ModelProto with a piece for each token and one more, the last, for what has no token.
-
-    `texts` are those that `raw` and `starts` hold as in `TokenTexts`; `scores` and `types` are [n_vocab].
+    `ranks` is uint32 [n_vocab]: the place of each token's score among all scores, 0 the highest, and HIDDEN for what
+    text does not become. `bytes` is uint32 [256], or [0] where some byte has no token. `before_spaces` is as in
+    `splitter_at_spaces`, `bigrams` as `bigrams_of` the tokens that text becomes, `longest` the bytes of the longest.
     """
-    byte_fallback = _BYTE_NAMES.issubset(texts[token] for token in np.flatnonzero(types == BYTE).tolist())
-    piece_types = np.full(len(texts), _PIECE_NORMAL, np.uint8)
-    piece_types[np.isin(types, (CONTROL, UNKNOWN, BYTE))] = _PIECE_CONTROL
-    if byte_fallback:
-        byte_tokens = np.flatnonzero(types == BYTE).tolist()
-        piece_types[[token for token in byte_tokens if texts[token] in _BYTE_NAMES]] = _PIECE_BYTE
-    unusual = _unusual(texts, _lengths(starts), piece_types)
-    if len(unusual) > MAX_UNUSUAL:
-        unusual = dict.fromkeys(range(len(texts))) | unusual
-    records: list[bytes] = []
-    done = 0
-    for token in [*sorted(unusual), len(texts)]:
-        records.append(_records(raw, starts, scores, piece_types, done, token))
-        if token < len(texts):
-            name = unusual[token]
-            kind = piece_types[token] if name is None else _PIECE_CONTROL
-            records.append(_record(texts[token] if name is None else name, float(scores[token]), int(kind)))
-        done = token + 1
-    records.append(_record(b"\x01unknown", 0.0, _PIECE_UNKNOWN))
-    return b"".join(records) + _settings(len(texts), byte_fallback)
+
+    ranks: U32Array
+    bytes: U32Array
+    before_spaces: str
+    bigrams: U64Array
+    longest: int
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """For the cache."""
+        return {
+            "ranks": self.ranks,
+            "bytes": self.bytes,
+            "before_spaces": np.frombuffer(self.before_spaces.encode(), np.uint8),
+            "bigrams": self.bigrams,
+            "longest": np.array([self.longest], np.uint32),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Scores:
+        """The reverse of `to_arrays`."""
+        before_spaces = arrays["before_spaces"].tobytes().decode()
+        longest = int(arrays["longest"][0])
+        return Scores(arrays["ranks"], arrays["bytes"], before_spaces, arrays["bigrams"], longest)
 
 
-def _lengths(starts: U32Array) -> npt.NDArray[np.int64]:
-    bounds = starts.astype(np.int64)
-    return bounds[1:] - bounds[:-1] - 8
+def rank_tokens(texts: Sequence[bytes], scores: npt.NDArray[np.float32], types: npt.NDArray[np.int32]) -> Scores:
+    """From texts, scores and types, each [n_vocab]. Equal scores have equal ranks, and no score is the lowest."""
+    ranks = np.unique(-scores.astype(np.float64), return_inverse=True)[1].astype(np.uint32).reshape(-1)
+    ranks[np.isin(types, (CONTROL, UNKNOWN, BYTE))] = HIDDEN
+    shown = [texts[token] for token in np.flatnonzero(ranks != HIDDEN).tolist()]
+    byte_tokens = {texts[token]: token for token in np.flatnonzero(types == BYTE).tolist()}
+    found = [byte_tokens[name] for byte in range(256) if (name := b"<0x%02X>" % byte) in byte_tokens]
+    byte_ids = np.array(found if len(found) == 256 else [], np.uint32)
+    longest = max(map(len, shown), default=0)
+    return Scores(ranks, byte_ids, characters_before_spaces(shown), bigrams_of(shown), longest)
 
 
-def _unusual(
-    texts: Sequence[bytes], n_bytes: npt.NDArray[np.int64], piece_types: npt.NDArray[np.uint8]
-) -> dict[int, bytes | None]:
-    """Tokens whose record is written singly, with the name they get in place of their text.
-
-    Long and empty texts need another encoding. A double text, or a hidden token spelled as one character, gets a name
-    that no text has: the library would refuse the one and find the other.
-    """
-    long_or_empty = np.flatnonzero((n_bytes > MAX_SHORT_TEXT) | (n_bytes == 0)).tolist()
-    unusual: dict[int, bytes | None] = dict.fromkeys(long_or_empty)
-    hidden = np.flatnonzero((piece_types == _PIECE_CONTROL) & (n_bytes <= 4)).tolist()
-    unusual |= {token: b"\x01%d" % token for token in hidden if len(texts[token].decode("utf-8", "replace")) == 1}
-    if len(set(texts)) < len(texts):
-        last = {text: token for token, text in enumerate(texts)}
-        unusual |= {token: b"\x01%d" % token for token, text in enumerate(texts) if last[text] != token}
-    return unusual
+def bigrams_of(texts: Sequence[bytes]) -> U64Array:
+    """Characters that stand side by side in some text, first << 32 | second, ascending, uint64 [n]."""
+    whole = BETWEEN.join([text.decode("utf-8", "replace") for text in texts])
+    codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
+    apart = codes == ord(BETWEEN)
+    pairs = codes[:-1] << np.uint64(32) | codes[1:]
+    return np.unique(pairs[~(apart[:-1] | apart[1:])])
 
 
-def _record(text: bytes, score: float, piece_type: int) -> bytes:
-    return _message(1, _message(1, text) + _TAIL(0x15, score, 0x18, piece_type))
+class SPM:
+    """The tokenizer model; `encode` takes text without special tokens. Of tokens with the same text, the last is the
+    one that text becomes."""
 
-
-def _records(
-    raw: bytes,
-    starts: U32Array,
-    scores: npt.NDArray[np.float32],
-    piece_types: npt.NDArray[np.uint8],
-    first: int,
-    end: int,
-) -> bytes:
-    """The records of tokens first … end - 1, all of them short, in a few passes over their bytes.
-
-    0a, n + 9 | 0a, n | text of n bytes | 15, score f32 | 18, type
-    """
-    if first >= end:
-        return b""
-    begin = int(starts[first]) - 8
-    source = np.frombuffer(raw, np.uint8)[begin : int(starts[end]) - 8]
-    text_starts = starts[first:end].astype(np.int64) - begin
-    n = _lengths(starts[first : end + 1])
-    ends = np.cumsum(n + 11)
-    out = np.empty(ends[-1], np.uint8)
-    is_text, from_text = np.ones(len(out), np.bool_), np.ones(len(source), np.bool_)
-    tail = scores[first:end].astype("<f4").view(np.uint8).reshape(-1, 4)
-    heads = ends - n - 11
-    fields = {0: 0x0A, 1: n + 9, 2: 0x0A, 3: n}
-    for offset, value in fields.items():
-        out[heads + offset], is_text[heads + offset] = value, False
-    for offset, value in enumerate(
-        (0x15, tail[:, 0], tail[:, 1], tail[:, 2], tail[:, 3], 0x18, piece_types[first:end])
-    ):
-        out[ends - 7 + offset], is_text[ends - 7 + offset] = value, False
-    for offset in range(1, 9):
-        from_text[text_starts - offset] = False
-    out[is_text] = source[from_text]
-    return out.tobytes()
-
-
-_TAIL = struct.Struct("<BfBB").pack
-
-
-def _settings(unknown: int, byte_fallback: bool) -> bytes:
-    trainer = {
-        _TRAINER_MODEL_TYPE: _MODEL_TYPE_BPE,
-        _TRAINER_BYTE_FALLBACK: int(byte_fallback),
-        _TRAINER_UNK_ID: unknown,
-        _TRAINER_BOS_ID: _NOT_A_TOKEN,
-        _TRAINER_EOS_ID: _NOT_A_TOKEN,
-        _TRAINER_PAD_ID: _NOT_A_TOKEN,
-    }
-    normalizer = {
-        _NORMALIZER_ADD_DUMMY_PREFIX: 0,
-        _NORMALIZER_REMOVE_EXTRA_WHITESPACES: 0,
-        _NORMALIZER_ESCAPE_WHITESPACES: 1,
-    }
-    return _message(2, _numbers(trainer)) + _message(3, _message(_NORMALIZER_NAME, b"identity") + _numbers(normalizer))
-
-
-class SentencePiece:
-    """The tokenizer model; `encode` takes text without special tokens."""
-
-    def __init__(self, model: bytes, add_space_prefix: bool, unk: int | None) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-        except (RuntimeError, OSError) as error:
-            raise TokenizerError(f"the vocabulary cannot be used by sentencepiece: {error}") from error
+    def __init__(self, texts: TokenTexts, scores: Scores, add_space_prefix: bool, unk: int | None) -> None:
+        self._texts, self._longest = texts, scores.longest
+        self._ranks = scores.ranks.data
+        self._bytes = scores.bytes.tolist()
         self._add_space_prefix = add_space_prefix
-        self._unknown = self._processor.GetPieceSize() - 1
-        self._unk = unk
+        self._unknown = [] if unk is None else [unk]
+        self._bigrams = scores.bigrams.data
+        self._cut = splitter_at_spaces(scores.before_spaces)
+        # A symbol is its text: what two spell together is their pair, and what they become.
+        self._merger = PairMerger(operator.add, Remembered(self._rank, MAX_PAIRS), lambda pair, rank: pair)
+        self._symbols = Remembered(self._tokens, MAX_WORDS)
+        self._is_inside = Remembered(self._find_bigram, MAX_WORDS)
+        self._pieces = Remembered(self._encode_piece, MAX_WORDS)
+        self._words = Remembered(self._encode_word, MAX_WORDS)
 
     def encode(self, text: str, after_special: bool = True) -> list[int]:
         """The ids of `text`. A text at the start or right after a special token gets a space before it."""
         if self._add_space_prefix and after_special:
             text = " " + text
-        ids: list[int] = self._processor.encode(text)
-        if self._unknown in ids:
-            replacement = [] if self._unk is None else [self._unk]
-            return [token for found in ids for token in (replacement if found == self._unknown else [found])]
+        ids: list[int] = []
+        words = self._words
+        for word in self._cut(text.replace(" ", SPACE)):
+            ids += words[word] if len(word) <= LONG_WORD else self._encode_word(word)
+        return ids if self._bytes else self._with_unknown(ids)
+
+    def _with_unknown(self, ids: list[int]) -> list[int]:
+        """With the unknown token once for each run of characters that are none."""
+        result: list[int] = []
+        for is_unknown, run in itertools.groupby(ids, UNKNOWN_CHARACTER.__eq__):
+            result += self._unknown if is_unknown else run
+        return result
+
+    def _encode_word(self, word: str) -> list[int]:
+        """Cut where no token reaches across: the pieces are short, and the same ones come again and again."""
+        is_inside = self._is_inside
+        bigrams = map(operator.add, word, itertools.islice(word, 1, None))
+        cuts = [i for i, bigram in enumerate(bigrams, 1) if not is_inside[bigram]]
+        ids: list[int] = []
+        for start, end in itertools.pairwise([0, *cuts, len(word)]):
+            piece = word[start:end]
+            ids += self._pieces[piece] if end - start <= LONG_WORD else self._encode_piece(piece)
         return ids
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        tokens = self._symbols
+        return [token for symbol in self._merger.merge(list(piece)) for token in tokens[symbol]]
+
+    def _find_bigram(self, bigram: str) -> bool:
+        key = ord(bigram[0]) << 32 | ord(bigram[1])
+        at = bisect.bisect_left(self._bigrams, key)
+        return at < len(self._bigrams) and self._bigrams[at] == key
+
+    def _tokens(self, symbol: str) -> list[int]:
+        token = self._find(symbol)
+        if token is not None:
+            return [token]
+        return [self._bytes[byte] for byte in symbol.encode()] if self._bytes else [UNKNOWN_CHARACTER]
+
+    def _rank(self, text: str) -> int:
+        token = self._find(text)
+        return NO_RANK if token is None else self._ranks[token]
+
+    def _find(self, text: str) -> int | None:
+        """The token that text becomes."""
+        raw = text.encode()
+        token = self._texts.find(raw) if len(raw) <= self._longest else None
+        return None if token is None or self._ranks[token] == HIDDEN else token

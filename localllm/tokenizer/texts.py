@@ -42,7 +42,7 @@ class TokenTexts:
     Of tokens with the same text, the last is the one found.
     """
 
-    def __init__(self, raw: bytes, starts: U32Array, buckets: Buckets) -> None:
+    def __init__(self, raw: bytes | memoryview, starts: U32Array, buckets: Buckets) -> None:
         self.raw = raw
         self.starts = starts.data
         self.buckets = buckets
@@ -51,20 +51,25 @@ class TokenTexts:
         return len(self.starts) - 1
 
     def __getitem__(self, token: int) -> bytes:
-        return self.raw[self.starts[token] : self.starts[token + 1] - 8] or b"[EMPTY_%d]" % token
+        return bytes(self.raw[self.starts[token] : self.starts[token + 1] - 8]) or b"[EMPTY_%d]" % token
 
     def find(self, text: bytes, accept: Callable[[int], bool] | None = None) -> int | None:
         """The id of `text`, or None; with `accept`, of the ids that it accepts."""
-        buckets = self.buckets
+        buckets, starts = self.buckets, self.starts
         bucket = zlib.crc32(text) & buckets.mask
-        for row in range(buckets.starts[bucket + 1] - 1, buckets.starts[bucket] - 1, -1):
+        first, row = buckets.starts[bucket], buckets.starts[bucket + 1]
+        n_bytes = len(text)
+        while row > first:
+            row -= 1
             token = buckets.rows[row]
-            if self[token] == text and (accept is None or accept(token)):
+            start, n = starts[token], starts[token + 1] - starts[token] - 8
+            is_same = self.raw[start : start + n] == text if n == n_bytes else n == 0 and self[token] == text
+            if is_same and (accept is None or accept(token)):
                 return token
         return None
 
 
-def token_starts(raw: bytes, count: int) -> U32Array:
+def token_starts(raw: bytes | memoryview, count: int) -> U32Array:
     """`TokenTexts.starts` of an array body that holds `count` strings."""
     starts = []
     position, read_length = 8, struct.Struct("<Q").unpack_from
@@ -75,11 +80,11 @@ def token_starts(raw: bytes, count: int) -> U32Array:
     return np.array(starts, np.uint32)
 
 
-def split_strings(raw: bytes, starts: U32Array) -> list[bytes]:
+def split_strings(raw: bytes | memoryview, starts: U32Array) -> list[bytes]:
     """All texts of an array body, empty ones spelled out as `TokenTexts` does."""
     bounds = starts.tolist()
     return [
-        raw[start : following - 8] or b"[EMPTY_%d]" % token
+        bytes(raw[start : following - 8]) or b"[EMPTY_%d]" % token
         for token, (start, following) in enumerate(itertools.pairwise(bounds))
     ]
 

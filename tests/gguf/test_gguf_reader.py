@@ -165,7 +165,7 @@ class TestKeyValues:
             array_value = header.metadata["a"]
             assert isinstance(array_value, ArrayValue)
             assert (len(array_value), array_value[1], list(array_value)) == (2, "b", ["\ufffd", "b"])
-            assert len(array_value.raw()) == array_value.n_bytes == 18
+            assert len(array_value.view()) == array_value.n_bytes == 18
 
     def test_missing_key(self, write: Write) -> None:
         with open_gguf(write()) as f:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from localllm.tokenizer import StreamDecoder, Tokenizer
-from localllm.tokenizer.bpe import BPE, BYTE_SPELLING, LONG_WORD, build_merges, decode_spelling
+from localllm.tokenizer.bpe import BPE, BYTE_SPELLING, build_merges, decode_spelling
+from localllm.tokenizer.merging import LONG_WORD
 from localllm.tokenizer.pretokenizers import PRE_TOKENIZERS, _digits_from_the_right
 from localllm.tokenizer.texts import Buckets, TokenTexts, hash_texts, token_starts
 
