@@ -58,6 +58,7 @@ VARIABLES: tuple[Variable, ...] = (
         "f16",
         "type of the KV cache: f16, q8_0 or q4_0 (half and a quarter of its size, less exact), or f32",
     ),
+    Variable("GO_TEMPLATE", "", "1 or 0 settles whether a model's own TEMPLATE counts beside its GGUF's chat template"),
     Variable("NUM_THREADS", "0", "threads of a model (0: the physical cores)", False),
     Variable("ORIGINS", "", "further origins that browsers may call from, comma-separated, * as wildcard"),
     Variable(
@@ -267,6 +268,11 @@ def max_queue() -> int:
 def context_length() -> int:
     """Context length where neither model nor request sets num_ctx; 0 leaves the choice to the runner."""
     return _read("CONTEXT_LENGTH", 0, _parse_count, "a count of tokens")
+
+
+def go_template() -> bool | None:
+    """Whether a model's TEMPLATE counts where its GGUF has a chat template too; None leaves it to what each can do."""
+    return _read("GO_TEMPLATE", None, _parse_bool, "1 or 0")
 
 
 def num_threads() -> int:

@@ -42,6 +42,11 @@ PROBE_TURNS: list[Message] = [
     {"role": "tool", "content": "probe_result", "name": "f", "tool_call_id": "call00000"},
 ]
 
+# What shows in a source that calls, and results, of tools are printed.
+CALL_MARKS = ("tool_calls", "assistant_tool_call")
+_ROLES = [f"{name} == {quote}tool{quote}" for quote in "'\"" for name in ("role']", 'role"]', "message.role")]
+RESULT_MARKS = ("tool_response", "tool_results", "ipython", *_ROLES)
+
 Adaption = Callable[[list[Message]], list[Message]]
 
 
@@ -189,6 +194,12 @@ class ChatTemplate:
         if text is None:
             text = self._probe([{"role": "system", "content": "s"}, USER], [PROBE_TOOL])
         return "probe_tool" in text if text is not None else "tools" in self.source
+
+    @cached_property
+    def keeps_tool_turns(self) -> bool:
+        """Calls of tools and their results both reach the prompt, as far as the source tells."""
+        has_calls = any(mark in self.source for mark in CALL_MARKS)
+        return has_calls and any(mark in self.source for mark in RESULT_MARKS)
 
     @cached_property
     def supports_thinking(self) -> bool:

@@ -53,7 +53,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
     outbox.send(Progress("building tokenizer"))
     tokenizer = load_tokenizer(gguf, cache_dir)
     bos, eos = (_special_text(tokenizer, token) for token in (tokenizer.bos_id, tokenizer.eos_id))
-    templates = Templates(gguf.metadata, spec.template, bos, eos)
+    templates = Templates(gguf.metadata, spec.template, bos, eos, prefers_go=env.go_template())
     n_ctx_train = gguf.get(f"{gguf.architecture}.context_length", int, 0)
     n_ctx = choose_n_ctx(request.num_ctx, n_ctx_train)
     n_parallel = max(1, request.num_parallel)

@@ -7,10 +7,14 @@ import asyncio
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from localllm import env
 from localllm.gguf.header import Header
 from registry.store import ResolvedModel
+
+if TYPE_CHECKING:
+    from localllm.runner.templates import Templates
 
 # Either name of each of the three tokens around a hole.
 _INSERT_TOKENS = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
@@ -25,27 +29,32 @@ async def capabilities_of(model: ResolvedModel) -> list[str]:
     """
     if not model.model_paths:
         return []
-    return list(await asyncio.to_thread(_capabilities, model.model_paths[0], model.template))
+    return list(await asyncio.to_thread(_capabilities, model.model_paths[0], model.template, env.go_template()))
 
 
 @functools.lru_cache(_CACHE_SIZE)
-def _capabilities(path: Path, template: str | None) -> tuple[str, ...]:
+def _capabilities(path: Path, template: str | None, prefers_go: bool | None) -> tuple[str, ...]:
     # The path is named by its content's digest, so the answer does not change.
     with Header(path) as header:
-        return tuple(find_capabilities(header.metadata, template))
+        return tuple(find_capabilities(header.metadata, template, prefers_go))
 
 
-def find_capabilities(metadata: Mapping[str, Any], template: str | None) -> list[str]:
+def find_capabilities(metadata: Mapping[str, Any], template: str | None, prefers_go: bool | None = None) -> list[str]:
     """The capabilities that a GGUF's metadata and the model's Go template (None: there is none) tell of."""
-    # Jinja is loaded when the first model is looked at, not when the daemon starts.
-    from localllm.runner.templates import Templates
-
     if f"{metadata.get('general.architecture', '')}.pooling_type" in metadata:
         return ["embedding"]
-    templates = Templates(metadata, template, "", "")
+    templates = templates_of(metadata, template, prefers_go)
     inserts = templates.for_insert(None) is not None or _has_insert_tokens(metadata)
     supported = {*templates.capabilities, *(("insert",) if inserts else ())}
     return ["completion", *(name for name in ("tools", "insert", "thinking") if name in supported)]
+
+
+def templates_of(metadata: Mapping[str, Any], template: str | None, prefers_go: bool | None) -> "Templates":
+    """The templates of a model, of which one is in use."""
+    # Jinja is loaded when the first model is looked at, not when the daemon starts.
+    from localllm.runner.templates import Templates
+
+    return Templates(metadata, template, "", "", prefers_go=prefers_go)
 
 
 def _has_insert_tokens(metadata: Mapping[str, Any]) -> bool:

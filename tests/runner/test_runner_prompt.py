@@ -203,7 +203,8 @@ def test_thinking_is_asked_for_unless_declined(script_runner: Any) -> None:
 def test_which_template_is_used(script_runner: Any) -> None:
     go = "G{{ .Prompt }}<|assistant|>{{ .Response }}"
     none = {"tokenizer.chat_template": None}
-    assert rendered(script_runner(go=go), kind="chat", messages=[USER]) == "<|user|>u<|end|><|assistant|>"
+    assert rendered(script_runner(go=go), kind="chat", messages=[USER]) == "Gu<|assistant|>"
+    assert rendered(script_runner(go=go, template=WITH_TOOLS), kind="chat", messages=[USER])[0] != "G"
     assert rendered(script_runner(go=go, metadata=none), kind="chat", messages=[USER]) == "Gu<|assistant|>"
     assert rendered(script_runner(), kind="chat", messages=[USER], template=go) == "Gu<|assistant|>"
     bare = script_runner(metadata=none)
