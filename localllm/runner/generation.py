@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localllm.messages import Chunk, Done, GenerateRequest, Message, Stats
-from localllm.runner.answer import Answer, LogprobEntry
+from localllm.messages import Done, GenerateRequest, Message, Stats
+from localllm.runner.answer import Answer, LogprobEntry, Shown
+from localllm.runner.chunks import Chunks
 from localllm.runner.kept_sequences import SequenceLike
 from localllm.runner.prompt import Prompt, n_kept
 from localllm.sampling import Sampler, logprobs
@@ -48,8 +49,10 @@ class Generation:
         self._tokenizer = tokenizer
         self._n_ctx = n_ctx
         self._send = send
+        self._chunks = Chunks(request.id)
         stops = (*(request.options.get("stop") or ()), *prompt.stops)
-        self._answer = Answer(tokenizer, stops, prompt.splitter)
+        is_single_call = not request.parallel_tool_calls
+        self._answer = Answer(tokenizer, stops, prompt.reader, prompt.visible, is_single_call)
         self._limit = n_predicted_at_most(request.options.get("num_predict", -1), n_ctx)
         self._generated: list[int] = []
         self._n_cached = self._n_shifted = 0
@@ -128,10 +131,9 @@ class Generation:
             self._finish("stop")
             return
         shown = self._answer.feed(token, self._logprob_entry(logits, token))
-        if shown:
-            self._send(Chunk(self.id, shown.text, shown.thinking, logprobs=shown.logprobs))
+        self._show(shown)
         if shown.is_stopped:
-            self._finish("stop", is_cut=True)
+            self._finish("stop")
         elif len(self._generated) >= self._limit:
             self._finish("length")
         else:
@@ -154,13 +156,19 @@ class Generation:
     def _text(self, token: int) -> str:
         return self._tokenizer.piece(token, special=True).decode(errors="replace")
 
-    def _finish(self, reason: str, is_cut: bool = False) -> None:
+    def _show(self, shown: Shown) -> None:
+        for chunk in self._chunks.of(shown.parts, shown.logprobs):
+            self._send(chunk)
+
+    def _finish(self, reason: str) -> None:
         """Send what was held back (after a stop string there is nothing), and the end."""
-        rest = self._answer.flush()
-        if rest and not (is_cut and not rest.thinking and not rest.text):
-            self._send(Chunk(self.id, rest.text, rest.thinking, logprobs=rest.logprobs))
-        self._send(Done(self.id, reason, self._stats(), self._context(), self._truncated()))
+        self._show(self._answer.flush())
+        self._send(Done(self.id, reason, self._stats(), self._context(), self._truncated(), self._stop()))
         self.is_done = True
+
+    def _stop(self) -> str | None:
+        """The request's stop string that ended the answer; those of the template are nobody's business."""
+        return None if self._answer.stop in self.prompt.stops else self._answer.stop
 
     def _stats(self) -> Stats:
         now = time.perf_counter_ns()
@@ -173,7 +181,7 @@ class Generation:
         )
 
     def _context(self) -> list[int] | None:
-        if self._request.raw or self._request.kind != "generate":
+        if self._request.raw or self._request.tokens is not None or self._request.kind != "generate":
             return None
         return [*self.prompt.tokens, *self._generated]
 

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
-from localllm.chat import ThinkingSplitter, thinking_arguments
+from localllm.chat import Reader
 from localllm.chat.conversation import Message
 from localllm.errors import ContextLengthError, RequestError, TemplateError
 from localllm.messages import GenerateRequest
+from localllm.runner.checks import check_constraints, check_ids, check_variables, shown_tools
+from localllm.runner.dialect import dialect_of
 from localllm.runner.templates import Template, Templates
 from localllm.tokenizer import Tokenizer
-
-OPEN_THINKING = "<think>"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """`tokens` to evaluate; `text` as rendered from `n_messages`; what was dropped to make them fit; how to split the
-    answer, and texts that end it."""
+    """`tokens` to evaluate; `text` as rendered from `n_messages`; what was dropped to make them fit; what takes the
+    answer apart, the control tokens it must see, and texts that end the answer."""
 
     text: str
     tokens: list[int]
     n_dropped_messages: int = 0
     n_dropped_tokens: int = 0
-    splitter: ThinkingSplitter | None = None
+    reader: Reader | None = None
+    visible: frozenset[int] = frozenset()
     n_messages: int = 0
     stops: tuple[str, ...] = ()
 
@@ -51,7 +52,7 @@ class PromptBuilder:
             ContextLengthError: too long, and not allowed to be cut.
         """
         self._check(request)
-        prompt = self._fitting(request)
+        prompt = self._readable(request, self._fitting(request))
         if not prompt.tokens:
             raise RequestError("the prompt is empty")
         return prompt
@@ -59,6 +60,9 @@ class PromptBuilder:
     def _fitting(self, request: GenerateRequest) -> Prompt:
         if request.suffix:
             return self._cut(request, Prompt("", self._insert_tokens(request)))
+        if request.tokens is not None:
+            text = self._tokenizer.decode(request.tokens, special=True)
+            return self._cut(request, Prompt(text, list(request.tokens)))
         if request.raw:
             return self._cut(request, self._plain(request.prompt))
         if request.kind == "chat":
@@ -66,13 +70,12 @@ class PromptBuilder:
         return self._cut(request, self._generate(request))
 
     def _check(self, request: GenerateRequest) -> None:
-        if request.format not in (None, ""):
-            raise RequestError("structured output is not supported yet")
+        check_constraints(request)
+        check_variables(request)
         if request.images or any(message.get("images") for message in request.messages):
             raise RequestError(f'"{self._name}" does not support images')
-        n_vocab = self._tokenizer.n_vocab
-        if bad := [token for token in request.context or [] if not 0 <= token < n_vocab]:
-            raise RequestError(f"context: token ids must be in 0..{n_vocab - 1}, not {bad[0]}")
+        check_ids("context", request.context, self._tokenizer.n_vocab)
+        check_ids("tokens", request.tokens, self._tokenizer.n_vocab)
 
     def _generate(self, request: GenerateRequest) -> Prompt:
         system = [{"role": "system", "content": request.system}] if request.system else []
@@ -100,11 +103,26 @@ class PromptBuilder:
 
     def _rendered(self, request: GenerateRequest, messages: list[Message]) -> Prompt:
         template = self._template(request)
-        text = template.render(messages, tools=request.tools, **_thinking(request, template))
-        is_open = text.rstrip().endswith(OPEN_THINKING)
-        splitter = ThinkingSplitter(is_open) if template.supports_thinking else None
+        text = dialect_of(template).render(request, messages, shown_tools(request))
         plain = self._plain(text, request.context)
-        return replace(plain, splitter=splitter, n_messages=len(messages), stops=self._templates.stops(template))
+        return replace(plain, n_messages=len(messages), stops=self._templates.stops(template))
+
+    def _readable(self, request: GenerateRequest, prompt: Prompt) -> Prompt:
+        """With what its answer is read by; the answer to what was not rendered is text."""
+        if not prompt.n_messages:
+            return prompt
+        tools, dialect = shown_tools(request), dialect_of(self._template(request))
+        visible = self._control_tokens(dialect.tags(tools))
+        messages = request.messages if request.kind == "chat" else []
+        reader = dialect.reader(prompt.text, messages, tools, visible.values())
+        return replace(prompt, reader=reader, visible=frozenset(visible))
+
+    def _control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
+        """The control tokens of which texts consist, which are not shown otherwise, and the text of each."""
+        tokenizer = self._tokenizer
+        tokens = {token for text in texts for token in tokenizer.encode(text, add_special=False)}
+        control = (token for token in tokens if tokenizer.is_control(token))
+        return {token: tokenizer.piece(token, special=True).decode(errors="replace") for token in control}
 
     def _shortened(self, request: GenerateRequest) -> Prompt | None:
         """The conversation from the earliest turn on that fits; None if there is no such turn."""
@@ -136,8 +154,9 @@ class PromptBuilder:
         return replace(prompt, tokens=tokens, n_dropped_tokens=n_all - len(tokens))
 
     def _template(self, request: GenerateRequest) -> Template:
-        template = self._templates.choose(request.template, has_tools=bool(request.tools))
-        if request.tools and not template.supports_tools:
+        tools = shown_tools(request)
+        template = self._templates.choose(request.template, has_tools=bool(tools))
+        if tools and not template.supports_tools:
             raise RequestError(f"{self._name} does not support tools")
         if request.think and not template.supports_thinking:
             raise RequestError(f'"{self._name}" does not support thinking')
@@ -167,13 +186,6 @@ class PromptBuilder:
     def _too_long(self, n_prompt: int) -> ContextLengthError:
         text = f"the prompt has {n_prompt} tokens, more than the context of {self._n_ctx}; shorten it or raise num_ctx"
         return ContextLengthError(text, n_prompt, self._n_ctx)
-
-
-def _thinking(request: GenerateRequest, template: Template) -> dict[str, Any]:
-    """Models that can think do so unless told otherwise."""
-    if not template.supports_thinking:
-        return {}
-    return thinking_arguments(True if request.think is None else request.think)
 
 
 def n_kept(num_keep: int, tokens: list[int], n_prompt: int, bos_id: int | None, n_ctx: int) -> int:

@@ -138,6 +138,7 @@ class Result:
         self.pieces = [chunk.text for chunk in self.chunks]
         self.text = "".join(self.pieces)
         self.thinking = "".join(chunk.thinking for chunk in self.chunks)
+        self.functions = [call["function"] for chunk in self.chunks for call in chunk.tool_calls]
         self.logprobs = [entry for chunk in self.chunks for entry in chunk.logprobs]
 
     @property
@@ -187,7 +188,8 @@ def script_runner(tmp_path: Path, tiny_models: ModuleType) -> Callable[..., Runn
         metadata: dict[str, Any] | None = None,
     ) -> Runner:
         path = tmp_path / "script.gguf"
-        tiny_models.script_model(path, pieces, loop=loop, add_bos=add_bos)
+        own = [piece for piece in pieces if piece not in tiny_models.SPECIALS]
+        tiny_models.script_model(path, own, loop=loop, add_bos=add_bos)
         with open_gguf(path) as gguf:
             tokenizer = load_tokenizer(gguf)
             values = dict(gguf.metadata) | (metadata or {})

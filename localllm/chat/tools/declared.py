@@ -1,0 +1,75 @@
+"""The tools that a request declares: which names may be called, and what their schemas say of a value written as text.
+
+It knows nothing of how calls are written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localllm.chat.parts import ToolCall
+from localllm.chat.tools.json_text import parsed
+
+_PREFIXES = ("functions.", "tools.")
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Tools:
+    """Looks names and properties up in a request's `tools` (function objects, in OpenAI's shape or bare)."""
+
+    def __init__(self, tools: list[dict[str, Any]]) -> None:
+        functions = [tool.get("function") or tool for tool in tools]
+        self._schemas = {str(f.get("name")): f.get("parameters") or {} for f in functions if f.get("name")}
+
+    def name(self, text: str) -> str | None:
+        """The tool that is meant, None for an unknown one. Some models write a namespace before the name."""
+        text = text.strip()
+        if text in self._schemas:
+            return text
+        bare = next((text[len(p) :] for p in _PREFIXES if text.startswith(p)), text)
+        return bare if bare in self._schemas else None
+
+    def call(self, name: Any, arguments: Any, call_id: Any = None) -> ToolCall | None:
+        """The call, None for an unknown name or arguments that are no object (nor the JSON text of one)."""
+        known = self.name(name) if isinstance(name, str) else None
+        if isinstance(arguments, str):
+            arguments = parsed(arguments) if arguments.strip() else {}
+        if known is None or not isinstance(arguments, dict):
+            return None
+        return ToolCall(known, arguments, call_id if isinstance(call_id, str) and call_id else None)
+
+    def properties(self, name: str) -> list[str]:
+        """The names of a tool's parameters, in order."""
+        return list(self._properties(name))
+
+    def value(self, name: str, key: str, text: str) -> Any:
+        """A value written as plain text: JSON where the schema does not ask for a string, else the text itself."""
+        kinds = _kinds(self._properties(self.name(name) or "").get(key))
+        bare = text.strip()
+        if "null" in kinds and bare == "null":
+            return None
+        if "string" in kinds:
+            return text
+        if "boolean" in kinds and bare.lower() in _BOOLEANS:
+            return _BOOLEANS[bare.lower()]
+        value = parsed(bare)
+        return text if value is None and bare != "null" else value
+
+    def _properties(self, name: str) -> dict[str, Any]:
+        schema = self._schemas.get(name) or {}
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        return properties if isinstance(properties, dict) else {}
+
+
+def _kinds(schema: Any) -> set[str]:
+    """The JSON types a schema allows, as far as it names them."""
+    if not isinstance(schema, dict):
+        return set()
+    named = schema.get("type")
+    kinds = {named} if isinstance(named, str) else set(named) if isinstance(named, list) else set()
+    for key in ("anyOf", "oneOf"):
+        for part in schema.get(key) or []:
+            kinds |= _kinds(part)
+    if not kinds and "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
+        kinds = {"string"}
+    return kinds

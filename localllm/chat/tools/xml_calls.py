@@ -1,0 +1,84 @@
+"""Calls whose arguments are elements with plain text inside; it finds no tags in a stream."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import regex  # type: ignore[import-untyped]
+
+from localllm.chat.tools.declared import Tools
+from localllm.chat.tools.syntax import Step
+
+
+@dataclass(frozen=True)
+class XmlCalls:
+    """`head` is a pattern from an opener to the first argument, with a group `name`; `argument` the pattern before a
+    value, with a group `key` and perhaps `string`, which says "true" or "false"; `argument_end` the text after it, in
+    which `{key}` is the key; `end` the text after the last.
+
+    A value loses one line break at each end, and becomes what the tool's schema says it is.
+    """
+
+    openers: tuple[str, ...]
+    head: str
+    argument: str
+    argument_end: str
+    end: str
+    closers: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    is_only_first: bool = False
+    trailers: tuple[str, ...] = field(init=False)
+    _head: Any = field(init=False, compare=False)
+    _item: Any = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trailers", self.closers)
+        object.__setattr__(self, "_head", regex.compile(self.head))
+        item = rf"\s*(?:(?P<end>{re.escape(self.end)})|{self.argument})"
+        object.__setattr__(self, "_item", regex.compile(item, regex.DOTALL))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (*self.openers, self.argument_end, self.end, *self.closers, *self.marks)
+
+    def read(self, text: str, tools: Tools, is_end: bool) -> Step | None:
+        rejected = Step(max(len(o) for o in self.openers if text.startswith(o)))
+        head = self._head.match(text, partial=True)
+        if head is None:
+            return rejected
+        end, texts = self._arguments(text, head.end()) if not head.partial else (None, None)
+        if end is None:
+            return rejected if is_end else None
+        if end < 0 or texts is None:
+            return rejected
+        name = head["name"].strip()
+        values = {key: self._value(tools, name, key, *value) for key, value in texts.items()}
+        call = tools.call(name, values)
+        return Step(end, (call,)) if call else Step(end)
+
+    def read_next(self, text: str, tools: Tools, is_end: bool) -> Step | None:
+        return Step(0)
+
+    def _arguments(self, text: str, at: int) -> tuple[int | None, dict[str, tuple[str, str | None]] | None]:
+        """Where the call ends (None: not yet, -1: it is none), and its arguments' texts."""
+        texts: dict[str, tuple[str, str | None]] = {}
+        while True:
+            item = self._item.match(text, at, partial=True)
+            if item is None:
+                return -1, None
+            if item.partial:
+                return None, None
+            if item["end"] is not None:
+                return item.end(), texts
+            key = item["key"].strip()
+            close = self.argument_end.replace("{key}", key)
+            if (end := text.find(close, item.end())) < 0:
+                return None, None
+            texts[key] = text[item.end() : end], item.groupdict().get("string")
+            at = end + len(close)
+
+    def _value(self, tools: Tools, name: str, key: str, text: str, string: str | None) -> Any:
+        text = text.removeprefix("\n").removesuffix("\n")
+        return text if string == "true" else tools.value(name, key, text)
