@@ -69,6 +69,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TLS_KEY", "", "key (PEM) of the daemon's certificate", False),
     Variable("MAX_BODY", "64MB", "largest body of a request", False),
     Variable("MAX_UPLOAD", "512MB", "largest file that may be uploaded", False),
+    Variable("FILES_MAX", "10GB", "what uploaded files and results of batches may take together", False),
     Variable(
         "CLIENT_TIMEOUT", "30s", "how long a client may take for a request's header, and pause in its body", False
     ),
@@ -343,6 +344,11 @@ def max_upload() -> int:
     return _read("MAX_UPLOAD", 512 * 10**6, _parse_bytes, "a size such as 512MB, or a number of bytes")
 
 
+def files_max() -> int:
+    """Bytes that uploaded files and results of batches may take together."""
+    return _read("FILES_MAX", 10 * 10**9, _parse_bytes, "a size such as 10GB, or a number of bytes")
+
+
 def _parse_positive_duration_s(text: str) -> float:
     duration_ns = _parse_duration_ns(text)
     if duration_ns <= 0:
@@ -384,7 +390,7 @@ def editor() -> str:
 _CHECKED: tuple[Callable[[], Any], ...] = (
     *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
     *(max_queue, context_length, num_threads, kv_cache_type, weight_cache_max),
-    *(api_keys, max_body, max_upload, client_timeout_s, max_connections),
+    *(api_keys, max_body, max_upload, files_max, client_timeout_s, max_connections),
 )
 
 

@@ -25,6 +25,7 @@ from localllm.server import (
     listing,
     load,
     openai,
+    openai_batches,
     openapi,
     pull,
     render,
@@ -68,6 +69,7 @@ ROUTES = (
     Route("/openapi.json", openapi.openapi, methods=["GET"]),
     Route("/docs", openapi.docs, methods=["GET"]),
     *openai.ROUTES,
+    *openai_batches.ROUTES,
 )
 
 
@@ -96,6 +98,7 @@ def create_app(daemon: Daemon) -> Starlette:
     )
     app.state.daemon = daemon
     app.state.refusals = REFUSALS
+    app.state.batch_worker = openai_batches.worker_of(app, daemon)
     return app
 
 
@@ -132,11 +135,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     daemon: Daemon = app.state.daemon
     await daemon.scheduler.start()
+    batches = asyncio.create_task(app.state.batch_worker.run(), name="batches")
     pruning = asyncio.create_task(asyncio.to_thread(_prune, daemon.store)) if daemon.settings.prune else None
     try:
         yield
     finally:
         daemon.cancel_pulls()
+        batches.cancel()
+        await asyncio.gather(batches, return_exceptions=True)
         await daemon.scheduler.stop()
         if pruning is not None:
             await pruning

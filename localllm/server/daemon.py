@@ -36,6 +36,8 @@ class Settings:
     max_body_bytes: int = 64 * 10**6
     max_upload_bytes: int = 512 * 10**6
     client_timeout_s: float = 30.0
+    state_dir: Path = field(default_factory=env.state_dir)
+    files_max_bytes: int = 10 * 10**9
 
     @classmethod
     def from_environment(cls, is_loopback: bool) -> "Settings":
@@ -54,6 +56,7 @@ class Settings:
             max_body_bytes=env.max_body(),
             max_upload_bytes=env.max_upload(),
             client_timeout_s=env.client_timeout_s(),
+            files_max_bytes=env.files_max(),
         )
 
 

@@ -116,6 +116,7 @@ def running(store: Store) -> Callable[..., Any]:
         scheduler: dict[str, Any] | None = None, pull: Any = no_pull, **settings: Any
     ) -> AsyncIterator[Running]:
         settings.setdefault("keep_alive_ns", 300 * NS_PER_S)
+        settings.setdefault("state_dir", store.root.parent / "state")
         daemon = Daemon(store, fake_scheduler(**(scheduler or {})), pull, Settings(**settings))
         app = create_app(daemon)
         async with app.router.lifespan_context(app):
