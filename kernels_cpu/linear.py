@@ -117,17 +117,20 @@ def _product(row: int, thread: int, n_threads: int) -> None:
                             tile_panel(panel, xt, x_stride, n_sub, st, more, to, out_stride, bg, rt)
                         else:
                             tile_n(wk, xt, x_stride, n_now, st, more, to, out_stride, bg, rt)
-        for unit in range(first_unit, end_unit if whole < last else first_unit):
-            wu, bu = w + 2 * unit * group_bytes, bias + unit * 128 if bias != 0 else 0
+        # Two streams of weights, each of which goes on without a gap: the first half of the thread's groups, and the
+        # second. Where a row is short, its end comes too soon for the CPU to have seen a stream.
+        apart = end_unit - first_unit
+        for g in range(2 * first_unit, 2 * first_unit + (apart if whole < last else 0)):
+            wg, bg = w + g * group_bytes, bias + g * 64 if bias != 0 else 0
             t = whole
             while t < last:
-                rt = residual + unit * 128 + t * out_stride if residual != 0 else 0
-                xt, to = x + t * x_stride, out + unit * 128 + t * out_stride
+                rt = residual + g * 64 + t * out_stride if residual != 0 else 0
+                xt, to = x + t * x_stride, out + g * 64 + t * out_stride
                 if t + 1 < last:
-                    tile_2(wu, xt, x_stride, n_blocks, to, out_stride, bu, rt)
+                    tile_2(wg, xt, x_stride, n_blocks, to, out_stride, bg, rt, apart)
                     t += 2
                 else:
-                    tile_1(wu, xt, x_stride, n_blocks, to, out_stride, bu, rt)
+                    tile_1(wg, xt, x_stride, n_blocks, to, out_stride, bg, rt, apart)
                     t += 1
 
 

@@ -105,6 +105,9 @@ class _Place:
     header: Header
 
 
+ADJACENT = const(I64, 1)
+"""How many groups further the second group of a tile lies, where nothing else is said."""
+
 Accumulators = list[list[ir.Value]]
 """Addresses of <16 x f32> by activation row and group of weight rows."""
 
@@ -196,6 +199,7 @@ class _Operands:
     x: ir.Value
     x_stride: ir.Value
     n_blocks: ir.Value
+    apart: ir.Value = ADJACENT
 
     def rows(self, b: Builder, shape: TileShape) -> list[ir.Value]:
         """The addresses of the activation rows."""
@@ -203,7 +207,7 @@ class _Operands:
 
     def groups(self, b: Builder, shape: TileShape, block_bytes: int) -> list[ir.Value]:
         """The addresses of the groups of weight rows."""
-        group_bytes = b.mul(self.n_blocks, const(I64, block_bytes))
+        group_bytes = b.mul(b.mul(self.n_blocks, const(I64, block_bytes)), self.apart)
         return [b.add(self.w, b.mul(group_bytes, const(I64, g))) for g in range(shape.groups)]
 
 
@@ -344,13 +348,15 @@ class _Results:
     out_stride: ir.Value
     bias: ir.Value
     residual: ir.Value
+    apart: ir.Value = ADJACENT
 
     def store(self, b: Builder, accs: Accumulators) -> None:
         has_bias, has_residual = (b.icmp_unsigned("!=", p, const(I64, 0)) for p in (self.bias, self.residual))
         for k, row_accs in enumerate(accs):
             for g, acc in enumerate(row_accs):
-                offset = b.add(b.mul(self.out_stride, const(I64, k)), const(I64, 64 * g))
-                bias = b.select(has_bias, b.add(self.bias, const(I64, 64 * g)), self.bias)
+                beside = b.mul(self.apart, const(I64, 64 * g))
+                offset = b.add(b.mul(self.out_stride, const(I64, k)), beside)
+                bias = b.select(has_bias, b.add(self.bias, beside), self.bias)
                 residual = b.select(has_residual, b.add(self.residual, offset), self.residual)
                 _emit_result(b, b.load(acc), b.add(self.out, offset), bias, residual)
 
@@ -375,20 +381,21 @@ def _tile_name(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> str:
 
 
 def _make_tile(fmt: Format | FloatFormat, bits: int, shape: TileShape) -> Any:
-    """Intrinsic (w, x, x_stride, n_blocks, out, out_stride, bias, residual): a tile over all columns."""
+    """Intrinsic (w, x, x_stride, n_blocks, out, out_stride, bias, residual, apart): a tile over all columns, of groups
+    that lie so many groups apart."""
 
     def body(b: Builder, a: list[ir.Value]) -> None:
         accs = _zeros(b, shape)
-        _emit_tile(b, fmt, bits, shape, _Operands(*a[:4]), accs)
+        _emit_tile(b, fmt, bits, shape, _Operands(a[0], a[1], a[2], a[3], a[8]), accs)
         _Results(*a[4:]).store(b, accs)
 
     @intrinsic
-    def tile(tyctx, w, x, x_stride, n_blocks, out, out_stride, bias, residual):  # type: ignore[no-untyped-def]
+    def tile(tyctx, w, x, x_stride, n_blocks, out, out_stride, bias, residual, apart):  # type: ignore[no-untyped-def]
         def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
             _call(b, _tile_name(fmt, bits, shape), list(a), body)
             return ctx.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), gen
+        return types.void(*[types.int64] * 9), gen
 
     return tile
 
