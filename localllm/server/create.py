@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm import options
+from localllm.errors import TemplateError
 from localllm.server import lookup
 from localllm.server.binding import Anything, Bool, List, Map, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -53,6 +54,8 @@ async def create(request: Request) -> Response:
     if not body["from"]:
         raise APIError(400, "neither 'from' or 'files' was specified")
     options.resolve({}, body["parameters"] or {})
+    if body["template"]:
+        await asyncio.to_thread(_check_template, body["template"])
     daemon = daemon_of(request)
     parent = await lookup.resolve(daemon, lookup.model_name(body["from"]), body["from"])
     return RecordsResponse(_events(daemon, name, parent, body), stream=body["stream"] is not False)
@@ -63,6 +66,16 @@ async def _events(daemon: Daemon, name: Name, parent: ResolvedModel, body: dict[
     events = create_from_gguf(daemon.store, name, contents)
     while (event := await asyncio.to_thread(_next, events)) is not None:
         yield event.to_json()
+
+
+def _check_template(text: str) -> None:
+    # Templates are loaded when the first one is looked at, not when the daemon starts.
+    from localllm.chat import GoTemplate
+
+    try:
+        GoTemplate(text)
+    except TemplateError as error:
+        raise APIError(400, f"template error: {error}") from error
 
 
 def _next(events: Iterator[Progress]) -> Progress | None:
