@@ -51,7 +51,11 @@ async def test_what_is_not_said_is_the_parents(running: Running, add_model: Add)
         ({"model": "c"}, 400, "neither 'from' or 'files' was specified"),
         ({"model": "a b", "from": "parent"}, 400, "invalid model name"),
         ({"model": "c", "from": "nobody"}, 404, "model 'nobody' not found"),
-        ({"model": "c", "from": "parent", "template": "{{ .Prompt"}, 400, "template error: template: :1: unclosed action"),
+        (
+            {"model": "c", "from": "parent", "template": "{{ .Prompt"},
+            400,
+            "template error: template: :1: unclosed action",
+        ),
         ({"model": "c", "from": "parent", "quantize": "Q4_0"}, 400, "quantize is not supported yet"),
         ({"model": "c", "from": "parent", "files": {"a": "sha256:0"}}, 400, "files is not supported yet"),
         ({"model": "c", "from": "parent", "parameters": {"top_k": "x"}}, 400, 'option "top_k" must be of type integer'),
