@@ -59,7 +59,7 @@ class TapeBackend:
             options.n_threads or default_threads(),
             lambda done, total: report("compiling kernels", done, total),
         )
-        give_back_code("libllvmlite")  # the compiler, which nobody needs any more
+        give_back_code()  # the compiler, which nobody needs any more, and what only importing took
 
     @property
     def memory_bytes(self) -> int:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from localllm.errors import GGUFError
 from localllm.gguf.header import ArrayValue, Header, TensorHeader
 from localllm.gguf.parts import AnyPath, open_parts
+from localllm.gguf.strings import end_of_strings
 from localllm.gguf.summary import file_type_name, parameter_count, size_label
 from localllm.gguf.types import FLOAT_TYPES, INTEGER_TYPES, ValueType
 
@@ -239,4 +240,4 @@ def open_gguf(paths: AnyPath | Sequence[AnyPath]) -> GGUFFile:
     Raises:
         GGUFError: a file is not a GGUF or is damaged, or a part is missing, double or foreign.
     """
-    return GGUFFile(open_parts(paths))
+    return GGUFFile(open_parts(paths, end_of_strings))

@@ -16,7 +16,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,8 @@ _SCALARS = {
 }
 _U32, _I32 = _SCALARS[ValueType.UINT32], _SCALARS[ValueType.INT32]
 _U64, _I64 = _SCALARS[ValueType.UINT64], _SCALARS[ValueType.INT64]
+
+EndOfStrings = Callable[[mmap.mmap, int, int], int]
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,11 +126,12 @@ class Header:
         GGUFError: the file is not a GGUF, is truncated, or breaks a rule of the format.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], end_of_strings: EndOfStrings | None = None) -> None:
+        """`end_of_strings` is what finds where an array of strings ends (`walk_strings`)."""
         self.path = Path(path)
         self.buffer = _map(self.path)
         try:
-            parser = _Parser(self.path, self.buffer)
+            parser = _Parser(self.path, self.buffer, end_of_strings or walk_strings)
             self.version, n_tensors, n_kv = parser.preamble()
             self.metadata, self.types = parser.key_values(n_kv)
             self.alignment = parser.alignment(self.metadata, self.types)
@@ -211,12 +214,24 @@ def _not_a_gguf(path: Path, start: bytes) -> GGUFError:
     return GGUFError(f"{path}: not a GGUF file: it starts with {shown!r}, expected 'GGUF'", hint=hint)
 
 
+def walk_strings(buffer: mmap.mmap, position: int, count: int) -> int:
+    """Where `count` strings end that begin at `position`; beyond the end of the buffer if they do not fit it."""
+    last, read_length = len(buffer) - 8, _U64.unpack_from
+    with memoryview(buffer) as view:
+        for _ in range(count):
+            if position > last:
+                return len(buffer) + 1
+            position += 8 + read_length(view, position)[0]
+    return position
+
+
 class _Parser:
     """A cursor over the mapped file that checks before it reads."""
 
-    def __init__(self, path: Path, buffer: mmap.mmap) -> None:
+    def __init__(self, path: Path, buffer: mmap.mmap, end_of_strings: EndOfStrings) -> None:
         self.path = path
         self.buffer = buffer
+        self.end_of_strings = end_of_strings
         self.end = len(buffer)
         self.position = len(MAGIC)
         self.data_offset = 0
@@ -329,13 +344,7 @@ class _Parser:
         return ArrayValue(self.buffer, kind, length, start, self.position - start)
 
     def _skip_strings(self, key: str, count: int) -> None:
-        position, last, read_length = self.position, self.end - 8, _U64.unpack_from
-        with memoryview(self.buffer) as view:
-            for _ in range(count):
-                if position > last:
-                    position = self.end + 1
-                    break
-                position += 8 + read_length(view, position)[0]
+        position = self.end_of_strings(self.buffer, self.position, count)
         if position > self.end:
             self.fail(f"truncated or corrupt GGUF file: the strings of key {key!r} run past the end of the file")
         self.position = position

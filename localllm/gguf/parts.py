@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localllm.errors import GGUFError
-from localllm.gguf.header import Header
+from localllm.gguf.header import EndOfStrings, Header
 
 PART_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 AnyPath = str | os.PathLike[str]
 
 
-def open_parts(paths: AnyPath | Sequence[AnyPath]) -> list[Header]:
+def open_parts(paths: AnyPath | Sequence[AnyPath], end_of_strings: EndOfStrings | None = None) -> list[Header]:
     """The headers of a model in the order of its parts; a file that is not split gives one.
 
     `paths` is any one part of a split model that has its usual names, or every part in any order.
+    `end_of_strings` is for `Header`.
 
     Raises:
         GGUFError: a file is damaged; a part is missing, double, or belongs to another model.
@@ -32,13 +33,13 @@ def open_parts(paths: AnyPath | Sequence[AnyPath]) -> list[Header]:
         raise GGUFError("no GGUF file given")
     headers: list[Header] = []
     try:
-        headers.append(Header(given[0]))
+        headers.append(Header(given[0], end_of_strings))
         if _split_number(headers[0], "split.count", 1) > 1 and len(given) == 1:
             given = part_paths(headers[0])
             if given[0] != headers[0].path:
                 headers.pop().close()
-                headers.append(Header(given[0]))
-        headers.extend(Header(path) for path in given[1:])
+                headers.append(Header(given[0], end_of_strings))
+        headers.extend(Header(path, end_of_strings) for path in given[1:])
         return _in_order(headers)
     except BaseException:
         for header in headers:

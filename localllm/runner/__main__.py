@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ def main() -> None:
     from localllm.runner.service import Service
 
     load_cached()
+    gc.freeze()  # modules stay: looking for garbage in them takes a tenth of a second each time
     Service(Outbox(frames)).serve(sys.stdin.buffer)
     os._exit(0)  # at once: threads may be inside a long step
 
