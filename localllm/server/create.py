@@ -5,13 +5,14 @@ It takes neither files nor adapters and does not quantise: those requests are re
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm import options
 from localllm.errors import TemplateError
+from localllm.gguf.header import Header
 from localllm.server import lookup
 from localllm.server.binding import Anything, Bool, List, Map, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -24,6 +25,9 @@ from registry.create import ModelContents, create_from_gguf
 from registry.names import Name, parse_name
 from registry.progress import Progress
 from registry.store import ResolvedModel
+
+if TYPE_CHECKING:
+    from localllm.chat.known import KnownTemplate
 
 NOT_SUPPORTED = ("files", "draft_files", "adapters", "quantize", "quantization", "draft_quantize", "remote_host")
 CREATE_REQUEST = Struct(
@@ -62,7 +66,10 @@ async def create(request: Request) -> Response:
 
 
 async def _events(daemon: Daemon, name: Name, parent: ResolvedModel, body: dict[str, Any]) -> Records:
-    contents = await asyncio.to_thread(_contents, parent, body)
+    known = await asyncio.to_thread(_known_template, parent) if body["template"] is None else None
+    if known is not None:
+        yield {"status": f"using autodetected template {known.name}"}
+    contents = await asyncio.to_thread(_contents, parent, body, known)
     events = create_from_gguf(daemon.store, name, contents)
     while (event := await asyncio.to_thread(_next, events)) is not None:
         yield event.to_json()
@@ -82,15 +89,31 @@ def _next(events: Iterator[Progress]) -> Progress | None:
     return next(events, None)
 
 
-def _contents(parent: ResolvedModel, body: dict[str, Any]) -> ModelContents:
-    """The parent's contents with what the request says instead; licences are added, parameters merged key by key."""
+def _known_template(parent: ResolvedModel) -> "KnownTemplate | None":
+    """The known format that the GGUF's own template writes, where that is all that the model has."""
+    # Jinja is loaded when it is needed, not when the daemon starts.
+    from localllm.chat.known import detect
+
+    if parent.template is not None or not parent.model_paths:
+        return None
+    with Header(parent.model_paths[0]) as header:
+        jinja = header.metadata.get("tokenizer.chat_template")
+    return detect(jinja) if isinstance(jinja, str) and jinja else None
+
+
+def _contents(parent: ResolvedModel, body: dict[str, Any], known: "KnownTemplate | None") -> ModelContents:
+    """The parent's contents with what the request says instead; licences are added, parameters merged key by key.
+
+    A known format's parameters are defaults; its Go template stands in for a template of the GGUF that does not work.
+    """
     license_ = body["license"] or []
+    inherited = known.template if known and not known.is_native else parent.template
     return ModelContents(
         weights=[layer.digest for layer in parent.manifest.of_kind("model")],
         facts=inspect(parent.model_paths),
-        template=parent.template if body["template"] is None else body["template"],
+        template=inherited if body["template"] is None else body["template"],
         system=parent.system if body["system"] is None else body["system"],
-        params={**parent.params, **(body["parameters"] or {})},
+        params={**(known.params if known else {}), **parent.params, **(body["parameters"] or {})},
         messages=parent.messages if body["messages"] is None else body["messages"],
         licenses=[*parent.licenses, *([license_] if isinstance(license_, str) else license_)],
     )

@@ -67,3 +67,27 @@ async def test_refusals(running: Running, add_model: Add, body: dict[str, Any], 
         answer = await r.post("/api/create", body)
         assert answer.status_code == status and answer.json()["error"].startswith(error)
         assert len((await r.http.get("/api/tags")).json()["models"]) == 1
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+async def test_a_known_template_of_the_gguf_gives_its_parameters(running: Any, add_model: Any) -> None:
+    add_model("known", jinja=CHATML)
+    add_model("stops", jinja=CHATML, params={"stop": ["x"]})
+    add_model("broken", jinja=CHATML + "{% unknown %}")
+    async with running() as r:
+        events = await r.lines("/api/create", {"model": "n", "from": "known"})
+        assert events[0] == {"status": "using autodetected template chatml"}
+        shown = (await r.post("/api/show", {"model": "n"})).json()
+        assert "<|im_end|>" in shown["parameters"] and shown["template"] == CHATML
+        await r.post("/api/create", {"model": "n", "from": "stops"})
+        assert "im_end" not in (await r.post("/api/show", {"model": "n"})).json()["parameters"]
+        await r.post("/api/create", {"model": "n", "from": "broken"})
+        shown = (await r.post("/api/show", {"model": "n"})).json()
+        assert shown["template"].startswith("{{ range") and "<|im_start|>user" in shown["template"]
+        events = await r.lines("/api/create", {"model": "n", "from": "known", "template": "{{ .Prompt }}"})
+        assert "autodetected" not in str(events)
