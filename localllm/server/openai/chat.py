@@ -62,8 +62,8 @@ async def chat_completions(request: Request) -> Response:
     return await answer(daemon_of(request), await fields.read(request, CHAT_COMPLETION_REQUEST))
 
 
-async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> RecordsResponse:
-    """The answer to a bound body; `further` are fields of GenerateRequest. Raises: as chat.ask."""
+async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
+    """The answer to a bound body. Raises: as chat.ask."""
     if not body["messages"]:
         raise InvalidRequestError("messages", "[] is too short - 'messages'")
     n = fields.n_choices(body)
@@ -75,7 +75,6 @@ async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> Record
         parallel_tool_calls=body["parallel_tool_calls"],
         template_arguments=body["chat_template_kwargs"] or {},
         grammar=body["grammar"] or None,
-        **further,
     )
     assert turn.request is not None, "there are messages"
     head = chunks.head(turn.asked, "chatcmpl", "chat.completion.chunk")

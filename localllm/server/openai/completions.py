@@ -62,14 +62,14 @@ async def completions(request: Request) -> Response:
     return await answer(daemon_of(request), await fields.read(request, COMPLETION_REQUEST))
 
 
-async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> RecordsResponse:
-    """The answer to a bound body; `further` are fields of GenerateRequest. Raises: as generate.ask."""
+async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
+    """The answer to a bound body. Raises: as generate.ask."""
     prompts = prompts_of(body["prompt"])
     n = fields.n_choices(body)
     _check(body, prompts, n)
     asked, requests = None, []
     for prompt in prompts:
-        asked, request = await _ask(daemon, body, prompt, further)
+        asked, request = await _ask(daemon, body, prompt)
         requests += replicas(request, n)
     assert asked is not None, "there are prompts"
     job = _Job(asked, prompts, n, bool(body["echo"]), body["logprobs"] is not None)
@@ -104,9 +104,7 @@ def _check(body: dict[str, Any], prompts: list[Prompt], n: int) -> None:
         raise InvalidRequestError("prompt", f"prompts x n must be at most {fields.MAX_CHOICES}, not {len(prompts) * n}")
 
 
-async def _ask(
-    daemon: Daemon, body: dict[str, Any], prompt: Prompt, further: dict[str, Any]
-) -> tuple[Asked, GenerateRequest]:
+async def _ask(daemon: Daemon, body: dict[str, Any], prompt: Prompt) -> tuple[Asked, GenerateRequest]:
     is_text = isinstance(prompt, str)
     native = {
         "model": body["model"],
@@ -125,7 +123,6 @@ async def _ask(
         tokens=None if is_text else prompt,
         template_arguments=body["chat_template_kwargs"] or {},
         grammar=body["grammar"] or None,
-        **further,
     )
     assert request is not None, "there is a prompt"
     return asked, request

@@ -73,8 +73,8 @@ async def responses(request: Request) -> Response:
     return await answer(daemon_of(request), await fields.read(request, RESPONSE_REQUEST))
 
 
-async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> RecordsResponse:
-    """The answer to a bound body; `further` are fields of GenerateRequest. Raises: as chat.ask."""
+async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
+    """The answer to a bound body. Raises: as chat.ask."""
     _refuse_what_needs_a_store(body)
     offered, choice = tools.choose(_tools(body["tools"] or []), body["tool_choice"])
     turn = await chat.ask(
@@ -84,7 +84,6 @@ async def answer(daemon: Daemon, body: dict[str, Any], **further: Any) -> Record
         parallel_tool_calls=body["parallel_tool_calls"],
         template_arguments=body["chat_template_kwargs"] or {},
         grammar=body["grammar"] or None,
-        **further,
     )
     assert turn.request is not None, "there are messages"
     response = _response(turn.asked, body, offered)
