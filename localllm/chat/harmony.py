@@ -9,7 +9,7 @@ import re
 
 from localllm.chat.parts import Part, Text, Thinking, joined, overlap
 from localllm.chat.tools.declared import Tools
-from localllm.chat.tools.json_text import parsed, span_end
+from localllm.chat.tools.json_text import Spans, parsed
 
 CHANNEL, MESSAGE, START, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", START, CHANNEL)
@@ -38,6 +38,7 @@ class HarmonyReader:
 
     def __init__(self, tools: Tools | None = None, is_final: bool = False) -> None:
         self._tools = tools or _NO_TOOLS
+        self._spans = Spans()
         self._held = ""
         self._body: type[Text] | type[Thinking] | None = Text if is_final else None  # None: in a header
         self._recipient: str | None = None
@@ -98,7 +99,7 @@ class HarmonyReader:
         begun = self._held[:at].lstrip()
         start = at - len(begun)
         is_over = bool(tag) or is_end
-        end = span_end(self._held[:at], start) if begun.startswith("{") else at if is_over and not begun else None
+        end = self._spans.end(self._held[:at], start) if begun.startswith("{") else at if is_over and not begun else None
         may_go_on = begun.startswith("{") or any(end_tag.startswith(begun) for end_tag in ENDS)
         if end is None and may_go_on and not is_over:
             return None

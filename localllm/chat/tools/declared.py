@@ -8,16 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from localllm.chat.parts import ToolCall
-from localllm.chat.tools.json_text import parsed
+from localllm.chat.tools.json_text import Spans, parsed
 
 _PREFIXES = ("functions.", "tools.")
 _BOOLEANS = {"true": True, "false": False}
 
 
 class Tools:
-    """Looks names and properties up in a request's `tools` (function objects, in OpenAI's shape or bare)."""
+    """Looks names and properties up in a request's `tools` (function objects, in OpenAI's shape or bare).
+
+    `spans` finds the ends of JSON in the answer: it is kept here because this lives as long as one answer.
+    """
 
     def __init__(self, tools: list[dict[str, Any]]) -> None:
+        self.spans = Spans()
         functions = [tool.get("function") or tool for tool in tools]
         self._schemas = {str(f.get("name")): f.get("parameters") or {} for f in functions if f.get("name")}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from localllm.chat.parts import ToolCall
 from localllm.chat.tools.declared import Tools
-from localllm.chat.tools.json_text import parsed, span_end
+from localllm.chat.tools.json_text import parsed
 from localllm.chat.tools.syntax import Step
 
 _NAMES = ("name", "tool_name", "function", "function_name")
@@ -73,7 +73,7 @@ class JsonCalls:
     def _object(self, text: str, at: int, tools: Tools, is_end: bool) -> Step | None:
         if self.is_only_first and not _may_be_call(text[at:], tools):
             return Step(1)
-        end = span_end(text, at)
+        end = tools.spans.end(text, at)
         if end is None:
             return Step(1) if is_end else None
         call = self._call(parsed(text[at:end]), tools)

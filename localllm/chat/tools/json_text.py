@@ -6,24 +6,47 @@ import json
 import re
 from typing import Any
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]"]', re.DOTALL)
+_OUTSIDE, _INSIDE = re.compile(r'[{}\[\]"]'), re.compile(r'["\\]')
 _MAX_DEPTH = 200
 
 
+class Spans:
+    """Finds the end of an object or list in text that grows: of what it has seen before nothing is read again."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._start = -1
+        self._at = self._depth = 0
+        self._is_inside = False  # a string
+
+    def end(self, text: str, start: int) -> int | None:
+        """Where the object or list that begins at `start` ends (one past it); None if it does not end yet."""
+        if start != self._start or not text.startswith(self._text):
+            self._start = self._at = start
+            self._depth, self._is_inside = 0, False
+        self._text = text
+        while match := (_INSIDE if self._is_inside else _OUTSIDE).search(text, self._at):
+            token, at = match[0], match.end()
+            if token == "\\":
+                if at == len(text):
+                    self._at = match.start()
+                    return None
+                at += 1
+            elif token == '"':
+                self._is_inside = not self._is_inside
+            else:
+                self._depth += 1 if token in "{[" else -1
+            self._at = at
+            if self._depth == 0 and not self._is_inside:
+                self._start = -1  # whoever asks again asks about something else
+                return at
+        self._at = len(text)
+        return None
+
+
 def span_end(text: str, start: int) -> int | None:
-    """Where the object or list that begins at `start` ends (one past it); None if it does not end yet."""
-    depth = 0
-    for match in _TOKEN.finditer(text, start):
-        token = match[0]
-        if token in "{[":
-            depth += 1
-        elif token in "}]":
-            depth -= 1
-            if depth == 0:
-                return match.end()
-        elif token == '"':
-            return None  # a string without an end
-    return None
+    """Where the object or list that begins at `start` ends (one past it); None if it does not end."""
+    return Spans().end(text, start)
 
 
 def parsed(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import regex  # type: ignore[import-untyped]
 
 from localllm.chat.tools.declared import Tools
-from localllm.chat.tools.json_text import parsed, span_end
+from localllm.chat.tools.json_text import parsed
 from localllm.chat.tools.syntax import Step
 
 NAME = r"""(?P<name>[^\s<>\[\]{}()|,"'`]+?)"""
@@ -45,7 +45,7 @@ class NamedCalls:
             return Step(n_opener)
         if head.partial:
             return None
-        end = span_end(text, head.end())
+        end = tools.spans.end(text, head.end())
         if end is None:
             return Step(n_opener) if is_end else None
         groups = head.groupdict()
