@@ -48,6 +48,7 @@ def _call(call: Message) -> Message:
     if isinstance(arguments := function.get("arguments"), str):
         function["arguments"] = _parsed(arguments)
     function.setdefault("arguments", {})
+    function.pop("index", None)  # Ollama's number of the call, which templates would print
     return {"type": "function", **call, "function": function}
 
 

@@ -1,12 +1,13 @@
 """Answers in gpt-oss's channels: analysis is thinking, commentary to a function a call, the rest content.
 
-It finds the messages in the text of an answer; it renders nothing and knows no tokens.
+It finds the messages in the text of an answer, and adapts earlier ones; it renders nothing and knows no tokens.
 """
 
 from __future__ import annotations
 
 import re
 
+from localllm.chat.conversation import BETWEEN_TURNS, Message, normalised, with_one_call_each
 from localllm.chat.parts import Part, Text, Thinking, joined, overlap
 from localllm.chat.tools.declared import Tools
 from localllm.chat.tools.json_text import Spans, parsed
@@ -25,6 +26,20 @@ _NO_TOOLS = Tools([])
 def is_harmony(source: str) -> bool:
     """Whether a template's source is one of these channels."""
     return all(tag in source for tag in (START, MESSAGE, CHANNEL))
+
+
+def history(messages: list[Message]) -> list[Message]:
+    """The conversation as gpt-oss's own template takes it: each call with its result after it, and what was said before
+    a call joined to the thinking, since it refuses to write both."""
+    return [_with_one_text(message) for message in with_one_call_each(normalised(messages))]
+
+
+def _with_one_text(message: Message) -> Message:
+    thinking, content = message.get("thinking"), message["content"]
+    if not (thinking and content and message.get("tool_calls")):
+        return message
+    joined = f"{thinking}{BETWEEN_TURNS}{content}"
+    return {**message, "content": "", "thinking": joined, "reasoning_content": joined}
 
 
 class HarmonyReader:
@@ -99,7 +114,9 @@ class HarmonyReader:
         begun = self._held[:at].lstrip()
         start = at - len(begun)
         is_over = bool(tag) or is_end
-        end = self._spans.end(self._held[:at], start) if begun.startswith("{") else at if is_over and not begun else None
+        end = (
+            self._spans.end(self._held[:at], start) if begun.startswith("{") else at if is_over and not begun else None
+        )
         may_go_on = begun.startswith("{") or any(end_tag.startswith(begun) for end_tag in ENDS)
         if end is None and may_go_on and not is_over:
             return None

@@ -8,11 +8,9 @@ from typing import Any
 
 from localllm.chat import AnswerReader, HarmonyReader, Reader, ThinkingSplitter, thinking_arguments, thinking_tags_of
 from localllm.chat.conversation import Message, flattened
-from localllm.chat.harmony import ANALYSIS, FINAL, NEXT, is_harmony
-from localllm.chat.single_calls import has_several_calls, with_one_text, with_single_calls
+from localllm.chat.harmony import ANALYSIS, FINAL, NEXT, history, is_harmony
 from localllm.chat.thinking_tags import is_open
 from localllm.chat.tools import CallReader, Tools, begun_by, syntaxes_of
-from localllm.errors import TemplateError
 from localllm.messages import GenerateRequest
 from localllm.runner.templates import Template
 
@@ -28,20 +26,10 @@ class Dialect:
         self._thinking = None if self._is_harmony else thinking_tags_of(template)
 
     def render(self, request: GenerateRequest, messages: list[Message], tools: ToolList) -> str:
-        """The prompt; where the template refuses several calls in one message, with each in its own.
-
-        Raises: TemplateError.
-        """
+        """The prompt. Raises: TemplateError."""
         variables = {**self._variables(request), **request.template_arguments}
-        if self._is_harmony:
-            messages = with_single_calls(with_one_text(messages))
-        try:
-            text = self._template.render(messages, tools=tools, **variables)
-        except TemplateError:
-            if not has_several_calls(messages):
-                raise
-            text = self._template.render(with_single_calls(messages), tools=tools, **variables)
-        return self._continued(text, messages)
+        messages = history(messages) if self._is_harmony else messages
+        return self._continued(self._template.render(messages, tools=tools, **variables), messages)
 
     def tags(self, tools: ToolList) -> tuple[str, ...]:
         """The texts by which answers are read; those that are control tokens must be visible to the reader."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localllm.chat import HarmonyReader, Part, Text, Thinking, ToolCall
-from localllm.chat.harmony import is_harmony
+from localllm.chat.harmony import history, is_harmony
 from localllm.chat.parts import joined
 from localllm.chat.tools import Tools
 
@@ -105,3 +105,13 @@ def test_an_answer_that_was_begun_goes_on_in_its_channel() -> None:
 def test_which_templates_have_channels() -> None:
     assert is_harmony("<|start|>{{ role }}<|message|>...<|channel|>final")
     assert not is_harmony("<|im_start|>{{ role }}")
+
+
+def test_earlier_calls_come_one_by_one_and_say_one_thing() -> None:
+    calls = [{"id": str(i), "function": {"name": "look", "arguments": {"n": i}}} for i in (1, 2)]
+    message = {"role": "assistant", "content": "said", "thinking": "thought", "tool_calls": calls}
+    results = [{"role": "tool", "tool_call_id": i, "content": f"r{i}"} for i in "21"]
+    told = history([message, *results])
+    assert [m["content"] for m in told] == ["", "r1", "", "r2"]
+    assert [m.get("thinking") for m in told] == ["thought\n\nsaid", None, None, None]
+    assert message["content"] == "said"

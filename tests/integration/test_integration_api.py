@@ -1,6 +1,6 @@
 """The native endpoints with a real model behind them, as clients of every age call them.
 
-Not yet part of it: /api/create, /api/embed, tool calls in answers, and the routes under /v1.
+Not yet part of it: /api/create, /api/embed, and the routes under /v1.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from localllm.chat import Text, Thinking, ToolCall
-from localllm.chat.single_calls import with_one_text, with_single_calls
 from localllm.messages import Rendered
 from localllm.runner.chunks import Chunks
 
@@ -344,20 +343,6 @@ def test_a_template_for_one_call_a_message_gets_them_one_by_one(script_runner: A
     prompt = rendered(script_runner(template=template), messages=[USER, both, *results], tools=TOOLS)
     order = [prompt.index(text) for text in ('"a": 1', "r1", '"a": 2', "r2")]
     assert order == sorted(order)
-
-
-def test_calls_and_results_find_each_other() -> None:
-    calls_ = [call("f", "1"), call("g", "2"), call("h", "3")]
-    message = {"role": "assistant", "content": "c", "thinking": "t", "tool_calls": calls_}
-    by_id = {"role": "tool", "tool_call_id": "3", "content": "third"}
-    without = {"role": "tool", "content": "first"}
-    single = with_single_calls([message, by_id, without, USER])
-    assert [m.get("content") for m in single] == ["c", "first", "", "", "third", "go"]
-    assert [len(m.get("tool_calls", [])) for m in single] == [1, 0, 1, 1, 0, 0]
-    assert with_single_calls([USER, by_id]) == [USER, by_id]
-    (joined,) = with_one_text([message])
-    assert (joined["content"], joined["thinking"]) == ("", "t\n\nc")
-    assert message["content"] == "c"
 
 
 def test_results_of_tools_reach_the_template_whole(script_runner: Any) -> None:
