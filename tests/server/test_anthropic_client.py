@@ -84,6 +84,19 @@ def test_count_tokens(client: Any) -> None:
     assert counted.input_tokens == 3
 
 
+def test_models(client: Any) -> None:
+    (listed,) = client.models.list()
+    assert listed.id == "m:latest" and listed.type == "model" and listed.display_name and listed.created_at.year > 2000
+    assert client.models.retrieve("m") == listed
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("nope")
+
+
+def test_beta_calls(client: Any) -> None:
+    message = client.beta.messages.create(**asked("one"), betas=["context-management-2025-06-27"])
+    assert message.content[0].text == "one "
+
+
 def test_errors_are_the_clients_own_classes(client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.messages.create(**asked("x", model="nope"))

@@ -1,4 +1,4 @@
-"""What Open WebUI and Continue send, in their order and shapes, and what they read of the answers."""
+"""What Open WebUI, Continue and Claude Code send, in their order and shapes, and what they read of the answers."""
 
 import json
 import re
@@ -91,3 +91,48 @@ async def test_continue(running: Running, add_model: Add) -> None:
         (loaded,) = (await r.http.get("/api/ps")).json()["models"]
         assert loaded["context_length"] == 2048
         assert (await r.http.get("/api/tags")).json()["models"][0]["name"] == "coder:latest"
+
+
+async def test_claude_code(running: Running, add_model: Add) -> None:
+    add_model(
+        "m",
+        jinja="{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.tool_calls }}{{ m.content }}{% endfor %}",
+    )
+    cached = {"cache_control": {"type": "ephemeral"}}
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"a": {}}}
+    body = {
+        "model": "m",
+        "max_tokens": 32000,
+        "stream": True,
+        "system": [{"type": "text", "text": "You are a tool."}, {"type": "text", "text": "# Rules", **cached}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "<system-reminder>x</system-reminder>"}]}],
+        "tools": [{"name": "add", "description": "adds", "input_schema": schema}],
+        "metadata": {"user_id": "user_0"},
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+    }
+    body["messages"][0]["content"].append({"type": "text", "text": "!think:hm !call", **cached})
+    async with running() as r:
+        r.http.headers.update({"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"})
+        r.http.headers.update({"x-api-key": "sk-any", "x-app": "cli"})
+        counted = await r.post(
+            "/v1/messages/count_tokens?beta=true", {k: v for k, v in body.items() if k != "max_tokens"}
+        )
+        assert counted.json()["input_tokens"] > 0
+        response = await r.post("/v1/messages?beta=true", body)
+        found = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+        blocks = [event["content_block"] for event in found if event["type"] == "content_block_start"]
+        assert [block["type"] for block in blocks] == ["text", "thinking", "tool_use"]
+        assert found[-2]["delta"]["stop_reason"] == "tool_use" and found[-1] == {"type": "message_stop"}
+
+        result = {"type": "tool_result", "tool_use_id": blocks[-1]["id"], "content": "no such file", "is_error": True}
+        said = [{**blocks[1], "thinking": "hm"}, {**blocks[-1], "input": {"a": 1}}]
+        body["messages"] += [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": [{**result, **cached}]},
+        ]
+        again = (await r.post("/v1/messages?beta=true", {**body, "stream": False})).json()
+        assert again["content"] == [{"type": "text", "text": "Error: no such file "}]
+        models = (await r.http.get("/v1/models?limit=1000")).json()
+        assert [model["id"] for model in models["data"]] == ["m:latest"] and models["has_more"] is False
