@@ -15,6 +15,7 @@ Running = Callable[..., Any]
 Add = Callable[..., None]
 
 FIM_TEMPLATE = "{{ if .Suffix }}<PRE> {{ .Prompt }} <SUF>{{ .Suffix }} <MID>{{ else }}{{ .Prompt }}{{ end }}"
+TOOLS_JINJA = "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.tool_calls }}{{ m.content }}{% endfor %}"
 USER = {"role": "user", "content": "one two"}
 
 
@@ -94,10 +95,7 @@ async def test_continue(running: Running, add_model: Add) -> None:
 
 
 async def test_claude_code(running: Running, add_model: Add) -> None:
-    add_model(
-        "m",
-        jinja="{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.tool_calls }}{{ m.content }}{% endfor %}",
-    )
+    add_model("m", jinja=TOOLS_JINJA)
     cached = {"cache_control": {"type": "ephemeral"}}
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"a": {}}}
     body = {
