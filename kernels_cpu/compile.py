@@ -39,6 +39,7 @@ import platformdirs
 from numba.core.caching import IndexDataCacheFile
 
 from kernels_cpu import KernelError, cache_files
+from kernels_cpu.pipeline import KernelCompiler
 from kernels_cpu.target import TARGET
 
 SIGNATURE = "void(int64, int64, int64)"
@@ -194,7 +195,8 @@ class Kernel:
         return self._compiled
 
     def _make(self) -> Any:
-        return numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy")(self.fn)
+        made = numba.cfunc(SIGNATURE, nopython=True, cache=True, error_model="numpy", pipeline_class=KernelCompiler)
+        return made(self.fn)
 
     def address(self) -> int:
         """The kernel's entry point."""
@@ -209,7 +211,7 @@ class Routine(Kernel):
         self._signature = signature
 
     def _make(self) -> Any:
-        return numba.njit(self._signature, nogil=True, cache=True)(self.fn)
+        return numba.njit(self._signature, nogil=True, cache=True, pipeline_class=KernelCompiler)(self.fn)
 
     def __call__(self, *args: int) -> Any:
         return self.load()(*args)

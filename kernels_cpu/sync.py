@@ -11,11 +11,12 @@ import sys
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels_cpu.simd import AVX2, I32, I64, NEON, const, emit_ptr
+from kernels_cpu.subroutine import subroutine
 
 # Measured on two cores: more spins gain nothing when every thread has a core, and cost dearly when not.
 SPINS_BEFORE_YIELD = 200
@@ -79,7 +80,7 @@ def call_kernel(tyctx, address, row, thread, n_threads):  # type: ignore[no-unty
 yield_core: Any = types.ExternalFunction("SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32())
 
 
-@njit(inline="always")
+@subroutine(inlined=True)
 def pause(k: int) -> None:
     """The k-th look of a waiting loop: spin first, then give the core away."""
     if k < SPINS_BEFORE_YIELD:
@@ -88,7 +89,7 @@ def pause(k: int) -> None:
         yield_core()
 
 
-@njit(inline="always")
+@subroutine(inlined=True)
 def barrier(state: int, n: int) -> None:
     """Wait until all n threads have arrived at the barrier whose words are at `state`."""
     if n > 1:

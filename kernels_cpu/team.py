@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from numba import njit
+from numba import int64
 
 from kernels_cpu.compile import Kernel, routine
 from kernels_cpu.simd import ld_i64, st_i64
+from kernels_cpu.subroutine import subroutine
 from kernels_cpu.sync import atomic_add, atomic_exchange, atomic_load, barrier, call_kernel, pause
 
 # Words of the team's state; each word that threads write has a cache line (8 words) of its own.
@@ -24,7 +25,7 @@ LOOKS_BEFORE_PARKING = 4000  # about 2 ms of yielding: longer than sampling take
 KERNEL, BARRIER_FROM, FIRST_ARGUMENT = 0, 1, 2
 
 
-@njit(inline="always")
+@subroutine(inlined=True)
 def _run_rows(state: int, thread: int, n_threads: int) -> None:
     """A thread's share of the job, and the meeting with the others at its end."""
     row, n_rows = ld_i64(state + 8 * TAPE), ld_i64(state + 8 * N_ROWS)
@@ -38,7 +39,7 @@ def _run_rows(state: int, thread: int, n_threads: int) -> None:
     barrier(state + 8 * BARRIER, n_threads)
 
 
-@njit(inline="always")
+@subroutine(int64, inlined=True)
 def _publish(state: int, n_threads: int) -> int:
     """Announce the job; gives how many threads were parked, each marked in the word beside its flag."""
     atomic_add(state + 8 * JOB, 1)

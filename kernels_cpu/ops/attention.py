@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from numba import float32, int64, njit
+from numba import float32, int64, types
 
 from kernels_cpu.compile import Kernel, kernel
 from kernels_cpu.graph import PAGE_POSITIONS
@@ -50,6 +50,7 @@ from kernels_cpu.ops.attention_parts import (
 )
 from kernels_cpu.ops.rotation import rotate
 from kernels_cpu.simd import f32_bits, larger, ld_i32, ld_i64, smaller, st_i64
+from kernels_cpu.subroutine import subroutine
 from kernels_cpu.sync import atomic_add, call_kernel
 
 FEW_ROWS = 8
@@ -128,7 +129,7 @@ class AttentionScratch:
         return self.partials_offset + n_states * self.state_bytes
 
 
-@njit
+@subroutine(int64)
 def _tile_end(start: int, n: int, limit: int, positions: int, slots: int) -> int:
     """End of the run of at most `limit` rows from `start` on, of one slot and at consecutive positions."""
     end, limit = start + 1, smaller(n, start + limit)
@@ -138,7 +139,7 @@ def _tile_end(start: int, n: int, limit: int, positions: int, slots: int) -> int
     return end
 
 
-@njit
+@subroutine(int64)
 def _heads_at_once(n_head_kv: int, n_queries: int, n_segments: int, n_threads: int) -> int:
     """How many kv heads, of n_queries each, make an item of one segment: one where there are few segments to share."""
     if n_segments < 2 * n_threads:
@@ -146,20 +147,20 @@ def _heads_at_once(n_head_kv: int, n_queries: int, n_segments: int, n_threads: i
     return smaller(larger(ITEM_QUERIES // n_queries, 1), n_head_kv)
 
 
-@njit
+@subroutine(int64, inlined=True)
 def _first_seen(position: int, window: int) -> int:
     """The first position that a row at `position` sees."""
     return larger(position - window + 1, 0) if window > 0 else int64(0)
 
 
-@njit
+@subroutine(int64, inlined=True)
 def _kept(row: int, i: int, segment: int, head: int) -> int:
     """Where the state of row i, a segment and a head is kept until all segments are there."""
     state_bytes = 4 * (HEADER + round_up(arg(row, 9), 32))
     return arg(row, 20) + ((i * arg(row, 21) + segment) * arg(row, 7) + head) * state_bytes
 
 
-@njit
+@subroutine()
 def _put_out(row: int, state: int, i: int, head: int) -> None:
     """The result of row i and a head from its state."""
     out = arg(row, 3) + i * arg(row, 4) + 4 * head * arg(row, 9)
@@ -168,7 +169,7 @@ def _put_out(row: int, state: int, i: int, head: int) -> None:
         rotate(out, arg(row, 9), arg(row, 25))
 
 
-@njit
+@subroutine()
 def _merge(row: int, job: int) -> None:
     """Combines the segments of a job's rows and heads, once all are kept. Each head's are in the caches of all."""
     group, width = arg(row, 7) // arg(row, 8), round_up(arg(row, 9), 32)
@@ -231,7 +232,7 @@ def attention(row: int, thread: int, n_threads: int) -> None:
         st_i64(counter + 64, 0)
 
 
-@njit
+@subroutine()
 def _lay_out(row: int, job: int) -> None:
     """The rest of the job's words."""
     head_dim = arg(row, 9)
@@ -253,7 +254,7 @@ def _lay_out(row: int, job: int) -> None:
     st_i64(job + WORK, work)
 
 
-@njit
+@subroutine()
 def _plan(row: int, job: int) -> None:
     """The units of a job. Queries are numbered by kv head, row, head of the group."""
     group = arg(row, 7) // arg(row, 8)
@@ -271,7 +272,7 @@ def _plan(row: int, job: int) -> None:
         st_i64(unit + HIGH_ROW, (end - 1) // group)
 
 
-@njit(inline="always")
+@subroutine()
 def _pack_unit(row, job, unit, pack_query):  # type: ignore[no-untyped-def]
     """Packs the queries of a unit."""
     head_dim, group = arg(row, 9), arg(row, 7) // arg(row, 8)
@@ -287,7 +288,7 @@ def _pack_unit(row, job, unit, pack_query):  # type: ignore[no-untyped-def]
         pack_query(q, to, n, t, head_dim, scale, arg(row, 24), ld_i64(job + WORK))
 
 
-@njit(inline="always")
+@subroutine()
 def _score_pages(row, job, pages, start, end, stop, score):  # type: ignore[no-untyped-def]
     """Scores with the pages start .. end - 1 of a segment, whose numbers are at `pages`; stop is the end position."""
     base, page_bytes, head_dim = arg(row, 5), arg(row, 6), arg(row, 9)
@@ -308,7 +309,7 @@ def _score_pages(row, job, pages, start, end, stop, score):  # type: ignore[no-u
         at = following
 
 
-@njit
+@subroutine(types.UniTuple(int64, 4))
 def _span(row: int, job: int, unit: int, i: int, p: int, position: int) -> tuple[int, int, int, int]:
     """The i-th span of a unit's work on the page at position p of a segment: number of queries, the first, positions.
 
@@ -327,7 +328,7 @@ def _span(row: int, job: int, unit: int, i: int, p: int, position: int) -> tuple
     return 1, query, larger(all_end, p), smaller(own + 1, p + PAGE_POSITIONS)
 
 
-@njit(inline="always")
+@subroutine(inlined=True)
 def _weigh_page(row, job, unit, values, p, position, ahead, states, weigh):  # type: ignore[no-untyped-def]
     """Adds the values of a page, at position p of a segment, to a unit's states; row 0 is at `position` of the segment.
 
@@ -346,7 +347,7 @@ def _weigh_page(row, job, unit, values, p, position, ahead, states, weigh):  # t
             weigh(n, weights, values, arg(row, 9), begin - p, end - p, out, state_bytes, ahead, work)
 
 
-@njit(inline="always")
+@subroutine()
 def _weigh_pages(row, job, pages, start, end, position, states, weigh):  # type: ignore[no-untyped-def]
     """Adds the values of pages start .. end - 1 of a segment to the states of all queries."""
     base, page_bytes = arg(row, 5), arg(row, 6)
@@ -362,7 +363,7 @@ def _weigh_pages(row, job, pages, start, end, position, states, weigh):  # type:
         at = following
 
 
-@njit
+@subroutine()
 def _soften_all(row: int, job: int, begin: int, end: int, position: int, states: int) -> None:
     """Scores of positions begin .. end - 1 of a segment to weights, for all queries; begins their states."""
     group, width = arg(row, 7) // arg(row, 8), round_up(arg(row, 9), 32)
@@ -375,7 +376,7 @@ def _soften_all(row: int, job: int, begin: int, end: int, position: int, states:
         empty(state, width)
 
 
-@njit(inline="always")
+@subroutine()
 def _attend(row, job, segment, states, score, weigh):  # type: ignore[no-untyped-def]
     """The states of all queries of a job over one segment."""
     start = ld_i64(job + FIRST_ROW)
@@ -388,7 +389,7 @@ def _attend(row, job, segment, states, score, weigh):  # type: ignore[no-untyped
     _weigh_pages(row, job, pages, start_page, end_page, position, states, weigh)
 
 
-@njit
+@subroutine()
 def _keep_or_finish(row: int, job: int, n_parts: int) -> None:
     """Results of the job's queries; where the job is one segment of several, their states go to where they are kept."""
     group, width = arg(row, 7) // arg(row, 8), round_up(arg(row, 9), 32)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import float32, int32, njit, types
+from numba import float32, int32, types
 from numba.extending import intrinsic
 
 from kernels_cpu.ops.attention_parts import (
@@ -69,6 +69,7 @@ from kernels_cpu.simd import (
     word_f32,
     zero,
 )
+from kernels_cpu.subroutine import subroutine
 
 QUERY_BLOCK_BYTES = 68
 """Bytes of 32 columns of a packed query."""
@@ -246,7 +247,7 @@ def _make_weigh(bits: int) -> Any:
     return weigh
 
 
-@njit
+@subroutine()
 def _pack(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rotation: int, work: int, bias: int) -> None:
     """See pack_q8_0."""
     n_columns = (head_dim + 31) // 32
@@ -271,7 +272,7 @@ def _pack(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rotation
     st_f32(to + QUERY_BLOCK_BYTES * n * n_columns + 4 * t, scale * (largest / float32(LEVELS)))
 
 
-@njit
+@subroutine()
 def pack_q8_0(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rotation: int, work: int) -> None:
     """Query t of a batch of n, float32 [head_dim] at q, times scale, to its places among the packed queries at `to`.
 
@@ -280,7 +281,7 @@ def pack_q8_0(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rota
     _pack(q, to, n, t, head_dim, scale, rotation, work, BIAS_8)
 
 
-@njit
+@subroutine()
 def pack_q4_0(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rotation: int, work: int) -> None:
     """As pack_q8_0."""
     _pack(q, to, n, t, head_dim, scale, rotation, work, BIAS_4)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from kernels_cpu.ops.attention_parts import BATCH, LANES, N0, SCORE_STRIDE, SUMS, V_SUM, emit_at, emit_products
@@ -32,6 +32,7 @@ from kernels_cpu.simd import (
     splat,
     st_f32,
 )
+from kernels_cpu.subroutine import subroutine
 
 Loader = Callable[[Builder, ir.Value, int], ir.Value]
 """Emits a load of LANES values at an address and an offset in bytes, as floats."""
@@ -180,7 +181,7 @@ def _make_weigh(fmt: tuple[int, Loader]) -> Any:
     return weigh
 
 
-@njit
+@subroutine()
 def pack(q: int, to: int, n: int, t: int, head_dim: int, scale: float, rotation: int, work: int) -> None:
     """Query t of a batch of n, float32 [head_dim] at q, times scale, to its places among the packed queries at `to`.
 

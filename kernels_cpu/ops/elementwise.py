@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64, njit
+from numba import int64
 
 from kernels_cpu.compile import kernel
 from kernels_cpu.ops import ROWS, arg, copy_of, run_of_rows, share
 from kernels_cpu.simd import f32_bits, f32x16, ld_i32, ld_i64, load, splat, store, vtanh
+from kernels_cpu.subroutine import subroutine
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _run(row, thread, n_threads, compute):  # type: ignore[no-untyped-def]
     """A kernel's body: compute(x, c) of every element.
 
@@ -31,12 +32,12 @@ def _run(row, thread, n_threads, compute):  # type: ignore[no-untyped-def]
             store(out + column, compute(load(f32x16, x + column), c))
 
 
-@njit(forceinline=True)
+@subroutine(f32x16, inlined=True)
 def _times(x: Any, c: Any) -> Any:
     return x * c
 
 
-@njit(forceinline=True)
+@subroutine(f32x16, inlined=True)
 def _capped(x: Any, c: Any) -> Any:
     return c * vtanh(x / c)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from kernels_cpu.compile import kernel
 from kernels_cpu.ops import arg, share
 from kernels_cpu.ops.quantize import write_block
@@ -21,9 +19,10 @@ from kernels_cpu.simd import (
     vexp,
     zero,
 )
+from kernels_cpu.subroutine import subroutine
 
 
-@njit(forceinline=True)
+@subroutine(f32x16, inlined=True)
 def _swish(x: object) -> object:
     """x / (1 + exp(-x)). The exponential is of -|x| only, so that nothing overflows."""
     one, none = splat(f32x16, 1.0), zero(f32x16)
@@ -31,7 +30,7 @@ def _swish(x: object) -> object:
     return x * (select_less(x, none, e, one) / (one + e))
 
 
-@njit(forceinline=True)
+@subroutine(f32x16, inlined=True)
 def _gelu(x: object) -> object:
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 
@@ -49,7 +48,7 @@ def _gelu(x: object) -> object:
     return x * (select_less(x, none, e, one) / (one + e))
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _run(row, thread, n_threads, activate):  # type: ignore[no-untyped-def]
     """A kernel's body: activate(gate) * up, split by columns.
 

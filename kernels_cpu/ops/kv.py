@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import int64, njit
+from numba import int64
 
 from kernels_cpu.graph import PAGE_POSITIONS
 from kernels_cpu.kv_rounding import BLOCK, KV_ROUNDINGS
@@ -41,6 +41,7 @@ from kernels_cpu.simd import (
     store,
     store_f16,
 )
+from kernels_cpu.subroutine import subroutine
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class KVLayout:
         return PAGE_POSITIONS * n_blocks * (2 + BLOCK * bits // 8)
 
 
-@njit
+@subroutine()
 def _write_f16(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -> None:
     """A head's key and value, float32 at x and y with zeros up to hd32, to position p of a page."""
     for d in range(0, head_dim, 16):
@@ -99,7 +100,7 @@ def _write_f16(x: int, y: int, keys: int, values: int, p: int, head_dim: int) ->
                 st_f16(keys + 64 * c + 2 * p, ld_f32(x + 4 * c))
 
 
-@njit
+@subroutine()
 def _write_f32(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -> None:
     """As _write_f16."""
     for d in range(0, head_dim, 16):
@@ -108,7 +109,7 @@ def _write_f32(x: int, y: int, keys: int, values: int, p: int, head_dim: int) ->
         st_f32(keys + 128 * c + 4 * p, ld_f32(x + 4 * c))
 
 
-@njit(inline="always")
+@subroutine(int64)
 def _value_place(values: int, p: int, d: int, head_dim: int, n_bytes: int) -> int:
     """Where columns d .. d + 15 of the value of position p lie, of n_bytes each."""
     first = d // 32 * 32
@@ -116,7 +117,7 @@ def _value_place(values: int, p: int, d: int, head_dim: int, n_bytes: int) -> in
     return values + n_bytes * (PAGE_POSITIONS * first + width * p + d - first)
 
 
-@njit
+@subroutine()
 def _write_q8_0(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -> None:
     """As _write_f16."""
     n_blocks = (head_dim + 31) // 32
@@ -133,7 +134,7 @@ def _write_q8_0(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -
         store(codes + 16, biased(high, 0))
 
 
-@njit
+@subroutine()
 def _write_q4_0(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -> None:
     """As _write_f16."""
     n_blocks = (head_dim + 31) // 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from llvmlite import ir
-from numba import float32, njit, types
+from numba import float32, types
 from numba.extending import intrinsic
 
 from kernels_cpu.simd import (
@@ -23,6 +23,7 @@ from kernels_cpu.simd import (
     st_f32,
     store,
 )
+from kernels_cpu.subroutine import subroutine
 
 
 @intrinsic
@@ -52,7 +53,7 @@ def _sum_squares(tyctx, x, n):  # type: ignore[no-untyped-def]
     return types.float32(types.int64, types.int64), gen
 
 
-@njit(forceinline=True)
+@subroutine(types.float32, inlined=True)
 def inverse_rms(x: int, n_loaded: int, n_cols: int, eps: float) -> float:
     """1 / sqrt(mean(x^2) + eps) of n_cols floats at x, as float32. What is loaded beyond them must be zeros.
 
@@ -66,7 +67,7 @@ def inverse_rms(x: int, n_loaded: int, n_cols: int, eps: float) -> float:
     return float32(1.0 / math.sqrt(total / n_cols + eps))
 
 
-@njit
+@subroutine()
 def norm_head(x: int, w: int, out: int, n: int, eps: float) -> None:
     """out[:n] = x * w / sqrt(mean(x^2) + eps), for any n; out may be x."""
     r = inverse_rms(x, n, n, eps)

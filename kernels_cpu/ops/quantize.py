@@ -13,7 +13,7 @@ sums over lanes are those of the AVX2 product, which adds up columns 0, 1 and 2,
 
 from __future__ import annotations
 
-from numba import float32, int32, njit
+from numba import float32, int32, types
 
 from kernels_cpu.simd import (
     bitcast,
@@ -36,6 +36,7 @@ from kernels_cpu.simd import (
     vrint,
     word_f32,
 )
+from kernels_cpu.subroutine import subroutine
 
 BLOCK = 32
 """Columns that share a scale."""
@@ -59,7 +60,7 @@ def record_bytes(bits: int) -> int:
 RECORD_8, RECORD_16 = record_bytes(8), record_bytes(16)
 
 
-@njit(forceinline=True)
+@subroutine(i32x16, inlined=True)
 def _to_integers(x: object, inverse: float, levels: float) -> object:
     """rint(x * inverse) within +-levels as i32x16; NaN becomes some integer in that range."""
     limit = splat(f32x16, levels)
@@ -67,7 +68,7 @@ def _to_integers(x: object, inverse: float, levels: float) -> object:
     return fptosi(i32x16, y)
 
 
-@njit(forceinline=True)
+@subroutine(types.UniTuple(float32, 2), inlined=True)
 def _scales(a: object, b: object, levels: float) -> tuple[float, float]:
     """Scale d and inverse of a block of two f32x16. The largest magnitude is found among the bits of |x|, where NaN
     is largest of all: a block with NaN gets d = NaN."""
@@ -77,7 +78,7 @@ def _scales(a: object, b: object, levels: float) -> tuple[float, float]:
     return largest / float32(levels), float32(levels) / largest
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _store_words(d: float, i0: object, i1: object, words: int, with_lanes: bool) -> None:
     """Write what follows a block's integers, which are i0 and i1, to `words`."""
     a0, b0 = column_sums(i0)
@@ -94,7 +95,7 @@ def _store_words(d: float, i0: object, i1: object, words: int, with_lanes: bool)
         st_i32(words + HALF_LANES + 4, int32((a1 & 0xFFFF) | (b1 << 16)))
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def store_block_8(a: object, b: object, record: int) -> None:
     """Quantise the 32 floats of two f32x16 to a record of 8 bits: d = max|x| / 127, q = rint(x * (127 / max|x|)).
 
@@ -107,7 +108,7 @@ def store_block_8(a: object, b: object, record: int) -> None:
     _store_words(d, i0, i1, record + 32, True)
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def store_block_16(a: object, b: object, record: int) -> None:
     """Quantise the 32 floats of two f32x16 to a record of 16 bits: d = max|x| / 32767, q = rint(x * (32767 / max|x|)).
 
@@ -121,7 +122,7 @@ def store_block_16(a: object, b: object, record: int) -> None:
     _store_words(d, i0, i1, record + 64, False)
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def write_block(floats: int, quantised: int, bits: int, k: int, a: object, b: object) -> None:
     """Block k of a row, of the columns in a and b (f32x16), in the forms that are wanted: as floats where that address
     is not 0, as a record where bits are 8 or 16."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from kernels_cpu.compile import kernel
@@ -26,6 +26,7 @@ from kernels_cpu.simd import (
     store,
     zero,
 )
+from kernels_cpu.subroutine import subroutine
 
 
 @intrinsic
@@ -43,7 +44,7 @@ def _turn(tyctx, x, out, distance, cos, sin):  # type: ignore[no-untyped-def]
     return types.void(*[types.int64] * 5), gen
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _turn_neighbours(p: int, o: int, n_rot: int, cos: int, sin: int) -> None:
     """Turns pairs of columns (2i, 2i + 1) of the head at p, into o."""
     k = 0
@@ -57,7 +58,7 @@ def _turn_neighbours(p: int, o: int, n_rot: int, cos: int, sin: int) -> None:
         k += 2
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _turn_halves(p: int, o: int, n_rot: int, cos: int, sin: int) -> None:
     """Turns pairs of columns (i, i + n_rot / 2) of the head at p, into o."""
     n_pairs = n_rot // 2
@@ -73,7 +74,7 @@ def _turn_halves(p: int, o: int, n_rot: int, cos: int, sin: int) -> None:
         k += 1
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _run(row, thread, n_threads, turn):  # type: ignore[no-untyped-def]
     """A kernel's body: each head normed, where w is not 0, and turned by its row's position, where n_rot is not 0.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import float32, njit
+from numba import float32
 from numba.extending import intrinsic
 
 from kernels_cpu.ops import round_up
 from kernels_cpu.simd import I32, const, emit_shuffle, f32x16, ld_f32, load, splat, st_f32, store, zero
+from kernels_cpu.subroutine import subroutine
 
 
 @intrinsic
@@ -26,7 +27,7 @@ def _turn_lanes(tyctx, x):  # type: ignore[no-untyped-def]
     return x(x), gen
 
 
-@njit
+@subroutine()
 def copy_padded(x: int, to: int, head_dim: int) -> None:
     """head_dim floats from x to `to`, and zeros up to a multiple of 32."""
     n_vector = head_dim // 16 * 16
@@ -38,7 +39,7 @@ def copy_padded(x: int, to: int, head_dim: int) -> None:
         st_f32(to + 4 * d, ld_f32(x + 4 * d))
 
 
-@njit
+@subroutine()
 def rotate(x: int, n: int, size: int) -> None:
     """Turns each run of `size` of the n floats at address x, in place. size is a power of 2 from 16 on, n its multiple.
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from numba import njit
-
 from kernels_cpu.compile import kernel
 from kernels_cpu.ops import arg, copy_of, run_of_rows
 from kernels_cpu.ops.norm import inverse_rms
 from kernels_cpu.ops.quantize import write_block
 from kernels_cpu.simd import f32_bits, f32x16, ld_i64, load, splat, store
+from kernels_cpu.subroutine import subroutine
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _add(x: int, w: int, eps: float, addend: int, out: int, n_blocks: int, n_cols: int) -> None:
     """out = addend + x, where w is not 0 with x * w / sqrt(mean(x^2) + eps) in place of x. Out may be addend."""
     r = splat(f32x16, inverse_rms(x, 32 * n_blocks, n_cols, eps)) if w != 0 else splat(f32x16, 1.0)
