@@ -12,35 +12,30 @@ cache cannot be written, the system's temporary folder serves instead. How long 
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import hashlib
 import importlib
 import logging
 import os
 import pkgutil
-import queue
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 import numba
 import platformdirs
 from numba.core.caching import IndexDataCacheFile
+from numba.core.registry import cpu_target
 
 from kernels_cpu import KernelError, cache_files
 from kernels_cpu.pipeline import KernelCompiler
 from kernels_cpu.target import TARGET
+from kernels_cpu.workers import CAN_FORK, Progress, Start, Workers, forked, serve, spawned
 
 SIGNATURE = "void(int64, int64, int64)"
 HOME = Path(__file__).parents[1]
@@ -49,15 +44,10 @@ MIN_FREE_BYTES = 8 << 20
 
 # More processes than these take longer to start than they save.
 MAX_PROCESSES = 16
-POLL_S = 0.03
-# An empty line tells a compiling process that there is no more to do.
-NO_MORE = b"\n"
 # Exit status of a compiling process that finds other sources than its parent has loaded.
 OTHER_SOURCES = 86
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
 
 
 def _forced() -> bool:
@@ -266,7 +256,8 @@ def compile_to_disk(kernels: Iterable[Kernel], progress: Progress | None = None,
         return
     report = progress or (lambda done, total: None)
     report(0, len(missing))
-    Compilers(missing, n_processes or default_processes()).run(report)
+    names = [k.name for k in sorted(missing, key=lambda k: -k.cost)]
+    Workers(names, _start(), n_processes or default_processes()).run(report, _check)
     report(len(missing), len(missing))
 
 
@@ -276,73 +267,25 @@ def default_processes() -> int:
     return min(allowed, MAX_PROCESSES)
 
 
-class Compilers:
-    """Processes that compile kernels. Each gets the next one when it is done with the last, the costly ones first."""
+def _start() -> Start:
+    """How a compiling process is started."""
+    if CAN_FORK:
+        set_up()
+        return forked(_compile)
+    # From the folder of this very package, which `-c` puts in front of all others.
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
+    command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
+    return spawned(command, env, str(HOME))
 
-    def __init__(self, kernels: list[Kernel], n_processes: int) -> None:
-        self._n_kernels = len(kernels)
-        self._todo = deque(sorted(kernels, key=lambda k: -k.cost))
-        self._done: list[str] = []
-        self._children: list[subprocess.Popen[bytes]] = []
-        self._logs: list[BinaryIO] = []
-        self._n_processes = min(n_processes, len(kernels))
 
-    def run(self, progress: Progress) -> None:
-        """Compile them all. Whatever ends this early, an interrupt or an error, ends the processes.
+def set_up() -> None:
+    """Have Numba set up what it needs for the first function that it compiles or loads, which takes half a second."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
-        Raises: KernelError.
-        """
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._end)
-            for _ in range(self._n_processes):
-                self._start()
-            threads = [threading.Thread(target=self._feed, args=(child,), daemon=True) for child in self._children]
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                progress(len(self._done), self._n_kernels)
-                time.sleep(POLL_S)
-            for child, log in zip(self._children, self._logs, strict=True):
-                child.wait()
-                log.seek(0)
-                _check(child.returncode, log.read().decode(errors="replace"))
 
-    def _start(self) -> None:
-        # From the folder of this very package, which `-c` puts in front of all others.
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
-        command = [sys.executable, "-c", "from kernels_cpu.compile import main; main()", source_hash()]
-        self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115  (closed by _end)
-        pipe = subprocess.PIPE
-        self._children.append(
-            subprocess.Popen(command, env=env, cwd=HOME, stdin=pipe, stdout=pipe, stderr=self._logs[-1])
-        )
-
-    def _feed(self, child: subprocess.Popen[bytes]) -> None:
-        """Give a process work until there is no more, or until it is gone."""
-        assert child.stdin is not None and child.stdout is not None
-        try:
-            while self._todo:
-                name = self._todo.popleft().name
-                child.stdin.write(name.encode() + b"\n")
-                child.stdin.flush()
-                if not child.stdout.readline():
-                    break
-                self._done.append(name)
-            child.stdin.write(NO_MORE)
-            child.stdin.flush()
-            child.stdout.read()
-        except (OSError, IndexError, ValueError):
-            pass  # it ended, as its status tells; or another thread took the last kernel
-
-    def _end(self) -> None:
-        for child in self._children:
-            child.kill()
-        for child, log in zip(self._children, self._logs, strict=True):
-            child.wait()
-            log.close()
-            for pipe in (child.stdin, child.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]
+def _compile(name: str) -> None:
+    find_kernel(name).load()
 
 
 def _check(returncode: int, log: str) -> None:
@@ -354,27 +297,10 @@ def _check(returncode: int, log: str) -> None:
 
 
 def main() -> None:
-    """Compile the kernels that stdin names, one a line, and answer each with a line: the body of a compiling process.
+    """The body of a compiling process that is no copy of its parent.
 
-    The argument is the parent's source_hash: kernels of other sources must not get among its own. Where stdin ends
-    before it says that there is no more, the parent is gone, and this process goes at once.
+    The argument is the parent's source_hash: kernels of other sources must not get among its own.
     """
     if sys.argv[1] != source_hash():
         sys.exit(OTHER_SOURCES)
-    answers, names = os.dup(1), queue.SimpleQueue[str]()
-    os.dup2(2, 1)  # whatever else prints to stdout
-    threading.Thread(target=_read_names, args=(names,), daemon=True).start()
-    gc.disable()  # a compiler's garbage is not worth the search: a fifth of its time
-    while name := names.get():
-        find_kernel(name).load()
-        os.write(answers, b"\n")
-    os._exit(0)  # at once: the thread is inside a read
-
-
-def _read_names(names: queue.SimpleQueue[str]) -> None:
-    pending = b""
-    while block := os.read(0, 1 << 16):
-        *lines, pending = (pending + block).split(b"\n")
-        for line in lines:
-            names.put(line.decode())
-    os._exit(1)
+    serve(_compile)

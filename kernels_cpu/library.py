@@ -1,8 +1,8 @@
 """What LLVM does with the code of a kernel; it does not know how the code came about.
 
-Numba optimises each module of a library, links them, and optimises the whole twice more, in between taking out counts of
-references. Kernels count none, so that one optimisation of the whole will do. Vectors are written out and inner loops
-unrolled, so that looking for vectors in loops would cost time and gain nothing.
+Numba optimises each module of a library, links them, and optimises the whole twice more, in between taking out counts
+of references. Kernels count none, so that one optimisation of the whole will do. Vectors are written out and inner
+loops unrolled, so that looking for vectors in loops would cost time and gain nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.core.codegen import JITCodeLibrary
 OPTIMISATION = 2
 
 
-class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+class KernelLibrary(JITCodeLibrary):
     """The modules of one kernel."""
 
     def __init__(self, codegen: Any, name: str) -> None:

@@ -23,10 +23,11 @@ from kernels_cpu.library import KernelLibrary
 from kernels_cpu.simd import Vec
 
 OPERATORS = frozenset(
-    [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv]
-    + [operator.iadd, operator.isub, operator.imul, operator.ifloordiv]
-    + [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
-    + [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+    getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "floordiv", "mod", "truediv", "and_", "or_", "xor", "lshift", "rshift"),
+        *("iadd", "isub", "imul", "ifloordiv", "eq", "ne", "lt", "le", "gt", "ge"),
+    )
 )
 PLAIN_TYPES = (types.Integer, types.Float, types.Boolean, types.Function, types.TypeRef, Vec)
 
@@ -66,7 +67,7 @@ def _signature(context: Any, func: Any, args: tuple[types.Type, ...]) -> Signatu
     return _known[func, args]
 
 
-class _Lower(lowering.Lower):  # type: ignore[misc]
+class _Lower(lowering.Lower):
     """Lowers operators as they were typed."""
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
@@ -83,7 +84,7 @@ class _Lower(lowering.Lower):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(BaseNativeLowering):  # type: ignore[misc]
+class _Lowering(BaseNativeLowering):
     _name = "kernel_lowering"
 
     @property
@@ -94,7 +95,7 @@ class _Lowering(BaseNativeLowering):  # type: ignore[misc]
 PASSES = (TranslateByteCode, FixupArgs, IRProcessing, NopythonTypeInference, _Lowering, NoPythonBackend)
 
 
-class KernelCompiler(CompilerBase):  # type: ignore[misc]
+class KernelCompiler(CompilerBase):
     """To be given as `pipeline_class`."""
 
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *args: Any) -> None:

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 from numba import int64
 
-from kernels_cpu.compile import Kernel, routine
+from kernels_cpu.compile import Kernel, routine, set_up
 from kernels_cpu.simd import ld_i64, st_i64
 from kernels_cpu.subroutine import subroutine
 from kernels_cpu.sync import atomic_add, atomic_exchange, atomic_load, barrier, call_kernel, pause
@@ -107,8 +107,8 @@ ROUTINES: tuple[Kernel, ...] = (_lead, _run, _stop, _follow)
 
 
 def load_cached() -> None:
-    """Load the routines that are in the disk cache, with what Numba sets up for the first of them (half a second): for
-    a process that has time now and none later."""
+    """Set Numba up and load the routines that are in the disk cache: for a process that has time now and none later."""
+    set_up()
     for one in ROUTINES:
         if one.is_cached():
             one.load()

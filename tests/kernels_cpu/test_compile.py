@@ -53,8 +53,11 @@ def test_a_cache_that_cannot_be_written_has_a_substitute(
         compiling.cache_directory()
 
 
-def test_kernels_are_compiled_in_processes_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("can_fork", sorted({False, kernels_cpu.compile.CAN_FORK}))
+def test_kernels_are_compiled_in_processes_of_their_own(tmp_path: Path, can_fork: bool) -> None:
     program = (
+        "import kernels_cpu.compile\n"
+        f"kernels_cpu.compile.CAN_FORK = {can_fork}\n"
         "from kernels_cpu.compile import compile_all, find_kernel\n"
         "names = ['kernels_cpu.ops.rows:rows', 'kernels_cpu.quants.f32:embedding']\n"
         "compile_all([find_kernel(name) for name in names], lambda done, total: print(done, total))"
@@ -83,6 +86,7 @@ def test_a_process_whose_sources_were_changed_compiles_nothing(compiling: Module
     program = (
         "import kernels_cpu.compile as c\n"
         "kernels = [c.find_kernel(f'kernels_cpu.ops.elementwise:{n}') for n in ('scale', 'softcap')]\n"
+        "c.CAN_FORK = False\n"
         "c.source_hash = lambda: 'older'\n"
         "c.compile_all(kernels)"
     )
