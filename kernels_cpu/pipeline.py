@@ -56,8 +56,9 @@ class _Typing:
 
 
 def _is_simple(func: Any) -> bool:
-    key = getattr(func, "typing_key", None)
-    return isinstance(key, _Intrinsic) or key in OPERATORS
+    if not isinstance(func, types.Function) or any(template.prefer_literal for template in func.templates):
+        return False
+    return isinstance(func.typing_key, _Intrinsic) or func.typing_key in OPERATORS
 
 
 def _signature(context: Any, func: Any, args: tuple[types.Type, ...]) -> Signature:

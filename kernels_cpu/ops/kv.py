@@ -25,7 +25,7 @@ from numba import int64
 from kernels_cpu.graph import PAGE_POSITIONS
 from kernels_cpu.kv_rounding import BLOCK, KV_ROUNDINGS
 from kernels_cpu.ops import arg, round_up, share, specialised
-from kernels_cpu.ops.kv_parts import biased, nibbles, quantise_block
+from kernels_cpu.ops.kv_parts import biased, nibbles, quantise_4, quantise_8
 from kernels_cpu.ops.rotation import copy_padded, rotate
 from kernels_cpu.ops.scatter import scatter_nibbles, scatter_words
 from kernels_cpu.simd import (
@@ -122,12 +122,12 @@ def _write_q8_0(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -
     """As _write_f16."""
     n_blocks = (head_dim + 31) // 32
     for k in range(n_blocks):
-        d, low, high = quantise_block(x + 128 * k, 8)
+        d, low, high = quantise_8(x + 128 * k)
         st_f16(keys + 64 * k + 2 * p, d)
         codes = keys + 64 * n_blocks + 1024 * k + 4 * p
         scatter_words(codes, 128, biased(low, 128))
         scatter_words(codes + 512, 128, biased(high, 128))
-        d, low, high = quantise_block(y + 128 * k, 8)
+        d, low, high = quantise_8(y + 128 * k)
         st_f16(values + 64 * k + 2 * p, d)
         codes = values + 64 * n_blocks + 1024 * k + 32 * p
         store(codes, biased(low, 0))
@@ -139,12 +139,12 @@ def _write_q4_0(x: int, y: int, keys: int, values: int, p: int, head_dim: int) -
     """As _write_f16."""
     n_blocks = (head_dim + 31) // 32
     for k in range(n_blocks):
-        d, low, high = quantise_block(x + 128 * k, 4)
+        d, low, high = quantise_4(x + 128 * k)
         st_f16(keys + 64 * k + 2 * p, d)
         codes = keys + 64 * n_blocks + 512 * k + 4 * p
         scatter_nibbles(codes, 128, biased(low, 8))
         scatter_nibbles(codes + 256, 128, biased(high, 8))
-        d, low, high = quantise_block(y + 128 * k, 4)
+        d, low, high = quantise_4(y + 128 * k)
         st_f16(values + 64 * k + 2 * p, d)
         store(values + 64 * n_blocks + 512 * k + 16 * p, nibbles(biased(low, 0), biased(high, 0)))
 

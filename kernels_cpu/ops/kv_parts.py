@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -51,28 +53,33 @@ def _emit_scale(b: Builder, x: list[ir.Value], bits: int) -> ir.Value:
     return b.fdiv(b.select(has_negative, low, largest), const(F32, -8.0))
 
 
-@intrinsic(prefer_literal=True)
-def quantise_block(tyctx, x, bits):  # type: ignore[no-untyped-def]
-    """32 floats at x as (scale, integers of the first 16, of the last 16): see kernels_cpu.kv_rounding.
+def _make_quantise(bits: int) -> Any:
+    """Intrinsic: 32 floats at x as (scale, integers of the first 16, of the last 16): see kernels_cpu.kv_rounding.
 
-    `bits` is the literal 8 or 4. Integers of a block whose scale is NaN or infinite mean nothing.
+    Integers of a block whose scale is NaN or infinite mean nothing.
     """
-    n_bits = bits.literal_value
+    smallest, largest = (-127.0, 127.0) if bits == 8 else (-8.0, 7.0)
 
-    def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
-        halves = [emit_load(b, V_F32X16, a[0], offset) for offset in (0, 64)]
-        d = _emit_as_half(b, _emit_scale(b, halves, n_bits))
-        is_zero = b.fcmp_ordered("==", d, const(F32, 0.0))
-        inverse = b.select(is_zero, const(F32, 0.0), b.fdiv(const(F32, 1.0), d))
-        low, high = (-127.0, 127.0) if n_bits == 8 else (-8.0, 7.0)
-        codes = []
-        for v in halves:
-            y = b.fmul(v, emit_splat(b, V_F32X16, inverse))
-            y = emit_pick(b, "<", emit_pick(b, ">", y, const(V_F32X16, low)), const(V_F32X16, high))
-            codes.append(b.fptosi(emit_rint(b, y), V_I32X16))
-        return ctx.make_tuple(b, sig.return_type, [d, *codes])
+    @intrinsic
+    def quantise(tyctx, x):  # type: ignore[no-untyped-def]
+        def gen(ctx, b, sig, a):  # type: ignore[no-untyped-def]
+            halves = [emit_load(b, V_F32X16, a[0], offset) for offset in (0, 64)]
+            d = _emit_as_half(b, _emit_scale(b, halves, bits))
+            is_zero = b.fcmp_ordered("==", d, const(F32, 0.0))
+            inverse = b.select(is_zero, const(F32, 0.0), b.fdiv(const(F32, 1.0), d))
+            codes = []
+            for v in halves:
+                y = b.fmul(v, emit_splat(b, V_F32X16, inverse))
+                y = emit_pick(b, "<", emit_pick(b, ">", y, const(V_F32X16, smallest)), const(V_F32X16, largest))
+                codes.append(b.fptosi(emit_rint(b, y), V_I32X16))
+            return ctx.make_tuple(b, sig.return_type, [d, *codes])
 
-    return types.Tuple([types.float32, i32x16, i32x16])(types.int64, bits), gen
+        return types.Tuple([types.float32, i32x16, i32x16])(types.int64), gen
+
+    return quantise
+
+
+quantise_8, quantise_4 = _make_quantise(8), _make_quantise(4)
 
 
 @intrinsic
