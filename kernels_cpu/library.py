@@ -7,10 +7,12 @@ loops unrolled, so that looking for vectors in loops would cost time and gain no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding
 from numba.core.codegen import JITCodeLibrary
+from numba.core.typing.templates import Signature
 
 OPTIMISATION = 2
 
@@ -20,6 +22,8 @@ class KernelLibrary(JITCodeLibrary):
 
     def __init__(self, codegen: Any, name: str) -> None:
         super().__init__(codegen, name)
+        self.subroutines: dict[tuple[Callable[..., Any], Signature], Any] = {}
+        """Numba's descriptors of the functions that were compiled for this library."""
         self._private: list[str] = []
 
     def keep_private(self, *names: str) -> None:

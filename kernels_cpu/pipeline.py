@@ -1,8 +1,8 @@
 """Numba's way from a function to LLVM, without what kernels have no use for; it does not know kernels.
 
 Left out are the passes that serve arrays, closures, exceptions, `with`, unrolling over literals, Numba's own inlining,
-variables that change their type, counts of references, and the annotated listing. What remains is mostly the search
-for the meaning of operators.
+variables that change their type, counts of references, and the annotated listing. A variable has one type throughout,
+and what is not taken by a branch must have types too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numba.core.typing.templates import Signature
 from numba.core.untyped_passes import FixupArgs, IRProcessing, TranslateByteCode
 from numba.extending import _Intrinsic
 
+from kernels_cpu import KernelError
 from kernels_cpu.library import KernelLibrary
 from kernels_cpu.simd import Vec
 
@@ -87,6 +88,14 @@ class _Lower(lowering.Lower):
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(BaseNativeLowering):
     _name = "kernel_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        """Raises: KernelError where a value would have to be counted, as nothing here does."""
+        models = state.targetctx.data_model_manager
+        counted = [name for name, ty in state.typemap.items() if models[ty].contains_nrt_meminfo()]
+        if counted:
+            raise KernelError(f"{state.func_id.func_name}: values on the heap: {', '.join(counted)}")
+        return bool(super().run_pass(state))
 
     @property
     def lowering_class(self) -> type:

@@ -8,7 +8,6 @@ meets it once. It has the caller's error model: with that of kernels nothing che
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +17,11 @@ from numba.extending import intrinsic
 
 from kernels_cpu.pipeline import KernelCompiler
 
-# For each library that is being made: what was compiled for it, by function and signature.
-_made: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-
 
 def subroutine(returns: types.Type = types.void, inlined: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator: kernels may call this function, which returns `returns`; LLVM must inline it, or may.
+    """Decorator: kernels may call this function, which returns `returns`.
 
+    It remains a function of its own, since LLVM is done sooner with several of moderate size, unless it is `inlined`.
     Integers among the arguments are int64; the others, functions too, are of the types that the call gives.
     """
 
@@ -53,7 +50,7 @@ def _widened(arg: types.Type) -> types.Type:
 def _descriptor(ctx: Any, fn: Callable[..., Any], sig: Any, inlined: bool) -> Any:
     """The function in the library that is being made, which gets it at the first call."""
     library = ctx.active_code_library
-    made = _made.setdefault(library, {})
+    made = library.subroutines
     if (fn, sig) not in made:
         flags = ConfigStack().top().copy()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
