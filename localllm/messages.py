@@ -272,7 +272,8 @@ class Chunk(Message):
 
 @dataclass(frozen=True)
 class Stats(Record):
-    """Counts of tokens and durations of one request. `prompt_eval_count` includes those reused from the KV cache."""
+    """Counts of tokens and durations of one request. `prompt_eval_count` includes those reused from the KV cache,
+    `eval_count` those of thinking."""
 
     load_duration_ns: int = 0
     prompt_eval_count: int = 0
@@ -280,6 +281,7 @@ class Stats(Record):
     eval_count: int = 0
     eval_duration_ns: int = 0
     prompt_eval_cached_count: int = 0
+    thinking_count: int = 0
 
 
 @dataclass(frozen=True)

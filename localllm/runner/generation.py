@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from localllm.chat import Thinking
 from localllm.messages import Done, GenerateRequest, Message, Stats
 from localllm.runner.answer import Answer, LogprobEntry, Shown
 from localllm.runner.chunks import Chunks
@@ -56,6 +57,7 @@ class Generation:
         self._limit = n_predicted_at_most(request.options.get("num_predict", -1), n_ctx)
         self._generated: list[int] = []
         self._n_cached = self._n_shifted = 0
+        self._n_decided = self._n_thinking = 0
         self._started_ns = self._prompt_done_ns = 0
         self._sampler.accept_prompt(prompt.tokens)
 
@@ -157,6 +159,11 @@ class Generation:
         return self._tokenizer.piece(token, special=True).decode(errors="replace")
 
     def _show(self, shown: Shown) -> None:
+        if shown.parts:
+            # Tokens whose text was held back are of the kind that it came out as.
+            if isinstance(shown.parts[0], Thinking):
+                self._n_thinking += len(self._generated) - self._n_decided
+            self._n_decided = len(self._generated)
         for chunk in self._chunks.of(shown.parts, shown.logprobs):
             self._send(chunk)
 
@@ -178,6 +185,7 @@ class Generation:
             eval_count=len(self._generated),
             eval_duration_ns=now - self._prompt_done_ns,
             prompt_eval_cached_count=self._n_cached,
+            thinking_count=self._n_thinking,
         )
 
     def _context(self) -> list[int] | None:

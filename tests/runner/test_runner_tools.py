@@ -200,19 +200,20 @@ def test_thinking_then_a_call(script_runner: Any) -> None:
     result = script_runner(pieces, template=THINKING.replace("OPEN", "")).chat([USER], tools=[{"function": ADD}])
     assert (result.thinking, result.text) == ("I add <tool_call>", "Now")
     assert calls(result) == [("add", {"b": "x", "a": 1})]
-    assert result.done.stats.eval_count == len(pieces) + 1
+    assert result.done.stats.eval_count == len(pieces) + 1 and result.done.stats.thinking_count == 3
 
 
 def test_thinking_that_the_prompt_begins(script_runner: Any) -> None:
     runner = script_runner([" I wo", "nder</th", "ink> ye", "s"], template=THINKING.replace("OPEN", "{# <think> #}"))
     assert runner.chat([USER]).thinking == ""
     template = "<|{{ messages[0].role }}|>{{ messages[0].content }}</think><|assistant|>"
-    assert script_runner(["a"], template=template).chat([USER]).text == "a"
+    plain = script_runner(["a"], template=template).chat([USER])
+    assert plain.text == "a" and plain.done.stats.thinking_count == 0
     open_template = "{{ messages[0].content }}<|assistant|><think>{# </think> #}"
     runner = script_runner([" I wo", "nder</th", "ink> ye", "s"], template=open_template)
     runner.engine.logits_of = after(runner, ">", [" I wo", "nder</th", "ink> ye", "s"])
     result = runner.chat([USER])
-    assert (result.thinking, result.text) == ("I wonder", "yes")
+    assert (result.thinking, result.text) == ("I wonder", "yes") and result.done.stats.thinking_count == 2
     asked = runner.chat([{"role": "user", "content": "what is <think>"}])
     assert (asked.thinking, asked.text) == ("I wonder", "yes")
 

@@ -115,7 +115,8 @@ def answer(request: GenerateRequest) -> None:
         else:
             act(request, word, name, argument)
     elapsed_ns = time.perf_counter_ns() - start_ns
-    stats = Stats(0, len(script.split()), 1000, n_pieces, elapsed_ns, 0)
+    n_thinking = sum(word.startswith("!think:") for word in script.split())
+    stats = Stats(0, len(script.split()), 1000, n_pieces, elapsed_ns, 0, n_thinking)
     send(Done(request.id, done_reason, stats, [1, 2, 3], None, stop))
 
 

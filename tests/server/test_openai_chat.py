@@ -71,6 +71,7 @@ async def test_a_whole_answer(running: Running, add_model: Add) -> None:
             "completion_tokens": 2,
             "total_tokens": 4,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 

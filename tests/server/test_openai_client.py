@@ -45,6 +45,7 @@ def test_chat(client: Any) -> None:
     assert answer.choices[0].message.content == "one two " and answer.choices[0].finish_reason == "stop"
     assert answer.choices[0].message.reasoning_content == "hm"
     assert answer.usage.total_tokens == 6 and answer.usage.prompt_tokens_details.cached_tokens == 0
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 1
     several = chat.create(model="m", messages=user("!logprobs"), n=3, logprobs=True, top_logprobs=1)
     assert [choice.index for choice in several.choices] == [0, 1, 2]
     entry = several.choices[2].logprobs.content[0]
@@ -99,6 +100,7 @@ def test_responses(client: Any) -> None:
     assert answer.output_text == "one two " and answer.status == "completed"
     assert [item.type for item in answer.output] == ["reasoning", "message"]
     assert answer.output[0].summary[0].text == "hm" and answer.usage.total_tokens == 6
+    assert answer.usage.output_tokens_details.reasoning_tokens == 1
     called = client.responses.create(model="m", input="!call", tools=[FLAT_TOOL])
     (call,) = called.output
     assert call.name == "add" and json.loads(call.arguments) == {"a": 1} and called.tools[0].name == "add"

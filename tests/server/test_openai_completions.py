@@ -52,6 +52,7 @@ async def test_a_whole_answer(running: Running, add_model: Add) -> None:
             "completion_tokens": 3,
             "total_tokens": 6,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 

@@ -18,10 +18,12 @@ class Usage:
     prompt: int = 0
     cached: int = 0
     completion: int = 0
+    thinking: int = 0
 
     def add(self, stats: Stats, *, is_new_prompt: bool = True) -> None:
         """Count one answer."""
         self.completion += stats.eval_count
+        self.thinking += stats.thinking_count
         if is_new_prompt:
             self.prompt += stats.prompt_eval_count
             self.cached += stats.prompt_eval_cached_count
@@ -33,6 +35,7 @@ class Usage:
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.thinking},
         }
 
 
@@ -73,6 +76,6 @@ def response_usage(stats: Stats) -> dict[str, Any]:
         "input_tokens": stats.prompt_eval_count,
         "input_tokens_details": {"cached_tokens": stats.prompt_eval_cached_count},
         "output_tokens": stats.eval_count,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": stats.thinking_count},
         "total_tokens": stats.prompt_eval_count + stats.eval_count,
     }

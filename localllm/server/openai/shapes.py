@@ -14,6 +14,7 @@ USAGE = Struct(
         "completion_tokens": Int(),
         "total_tokens": Int(),
         "prompt_tokens_details": Map(),
+        "completion_tokens_details": Map(),
     },
 )
 _HEAD: dict[str, Type] = {
