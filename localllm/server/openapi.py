@@ -79,6 +79,9 @@ def _operation(route: Route, method: str, refusals: Refusals) -> dict[str, Any]:
         "summary": about.summary,
         "responses": _responses(route, about, refusals),
     }
+    if method == "HEAD":
+        for response in operation["responses"].values():
+            response.pop("content", None)
     if parameters := [*_path_parameters(route), *_query_parameters(about)]:
         operation["parameters"] = parameters
     if about.body is not None:
