@@ -25,8 +25,10 @@ def test_the_prompt_is_counted_the_same_everywhere(server: Any, model: Model) ->
     found = events(server, body)
     assert found[0]["message"]["usage"]["input_tokens"] == found[-2]["usage"]["input_tokens"] == n_input
     assert found[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"] == 5
-    counted = server.post("/v1/messages/count_tokens", {"model": "story", "messages": MESSAGES})
-    assert counted == {"input_tokens": n_input}
+    schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    for more in ({}, {"output_config": schema}):
+        counted = server.post("/v1/messages/count_tokens", {"model": "story", "messages": MESSAGES, **more})
+        assert counted == {"input_tokens": n_input}
     rendered = server.post("/api/render", {"model": "story", "messages": MESSAGES})
     assert "tell me" in rendered["prompt"] and len(rendered["tokens"]) == n_input
     assert server.post("/api/detokenize", {"model": "story", "tokens": rendered["tokens"]})["text"]
@@ -36,6 +38,7 @@ def test_what_ends_an_answer(server: Any, model: Model) -> None:
     body = {"model": model("story"), "max_tokens": 9, "messages": MESSAGES, "temperature": 0}
     stopped = server.post("/v1/messages", {**body, "stop_sequences": [" a"]})
     assert stopped["content"][0]["text"] == "Once upon"
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", " a")
     assert server.post("/v1/messages", {**body, "max_tokens": 2})["stop_reason"] == "max_tokens"
 
 

@@ -46,7 +46,9 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a conversation has, whether or not it fits the context."""
     asked = translated(await read(request, MESSAGES_REQUEST), needs_max_tokens=False)
-    asked.body["truncate"] = False
+    # What constrains an answer is no part of the prompt.
+    choice = asked.tool_choice if asked.tool_choice == "none" else None
+    asked = replace(asked, body={**asked.body, "truncate": False, "format": None}, tool_choice=choice)
     turn, runner_request = await _ask(daemon_of(request), asked)
     return RecordsResponse(_count(turn, runner_request), stream=False, wire=_wire(errors.new_request_id()))
 
