@@ -373,6 +373,14 @@ async def test_errors_in_a_stream_are_told(running: Running, add_model: Add) -> 
             "expected an array of functions",
         ),
         (
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "allowed_tools", "mode": {"type": "allowed_tools"}, "tools": [TOOL]},
+            },
+            "tool_choice.mode",
+            "expected auto or required, not an object",
+        ),
+        (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
             "messages[0].tool_calls[0].function.arguments",
             "invalid tool call arguments",

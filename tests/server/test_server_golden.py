@@ -28,8 +28,9 @@ MASKS = tuple(
         (r"FROM (?:[A-Z]:)?[/\\]\S+?(?=\\n)", "FROM <path>"),
         (r"[0-9a-f]{64}", "<digest>"),
         (r'("id":")[0-9a-f]{32}', r"\1<id>"),
+        (r"\b(chatcmpl-|cmpl-|resp_|msg_|rs_|fc_)[0-9a-f]{32}", r"\1<id>"),
         (r"\b(msg|req)_[0-9a-f]{24}", r"\1_<id>"),
-        (r'("created":)\d+', r"\g<1>1"),
+        (r'("(?:created|created_at|completed_at)":)\d+', r"\g<1>1"),
     )
 )
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from localllm.messages import Chunk, Done, Message
 from localllm.server import chat
-from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct
+from localllm.server.binding import Anything, BindError, Bool, Int, List, Map, Place, String, Struct
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
 from localllm.server.openai import chunks, fields, tools
@@ -65,7 +65,7 @@ async def chat_completions(request: Request) -> Response:
 async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     """The answer to a bound body. Raises: as chat.ask."""
     if not body["messages"]:
-        raise InvalidRequestError("messages", "[] is too short - 'messages'")
+        raise BindError("[] is too short - 'messages'", "messages")
     n = fields.n_choices(body)
     offered, choice = tools.choose(tools.native_tools(body["tools"]), body["tool_choice"])
     turn = await chat.ask(

@@ -64,8 +64,11 @@ def _allowed(tools: Tools, allowed: dict[str, Any]) -> tuple[Tools, Choice]:
     entries = allowed.get("tools")
     if not isinstance(entries, list) or not entries:
         raise InvalidRequestError("tool_choice.tools", f"expected an array of functions, not {told(entries)}")
+    mode = allowed.get("mode")
+    if mode not in (None, "auto", "required"):
+        raise InvalidRequestError("tool_choice.mode", f"expected auto or required, not {told(mode)}")
     chosen = [_find(tools, _name_of(expect_object(entry, "tool_choice.tools"))) for entry in entries]
-    return choose(chosen, allowed.get("mode"))
+    return choose(chosen, mode)
 
 
 def _name_of(entry: dict[str, Any]) -> str:
