@@ -145,6 +145,11 @@ def test_tools_and_calls(source: str, expected: str) -> None:
     assert GoTemplate("{{ if .Messages }}{{ end }}" + source).render([USER, CALLING, RESULT], [TOOL]) == expected
 
 
+def test_lists_that_nobody_filled_are_null() -> None:
+    source = "{{ .Tools }}{{ json .Tools }}{{ range .Messages }}{{ json .ToolCalls }}{{ .ToolCalls }}{{ end }}"
+    assert GoTemplate(source).render([USER]) == "nullnullnull[]"
+
+
 def test_turns_of_one_role_are_merged_but_results_of_tools_are_not() -> None:
     source = "{{ .System }}!{{ range .Messages }}{{ .Role }}:{{ .Content }}|{{ end }}"
     messages = [SYSTEM, SYSTEM, USER, USER, CALLING, RESULT, RESULT]

@@ -11,7 +11,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from localllm.chat.go.values import NIL, Alternatives, Record, TypedMap
+from localllm.chat.go.values import NIL, Alternatives, Record, TypedList, TypedMap
 
 _ESCAPED = re.compile("[<>&\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,6 +37,8 @@ def _text(value: Any) -> str:
         return _float(value)
     if isinstance(value, Alternatives) and len(value) == 1:
         return _string(value[0])
+    if isinstance(value, TypedList) and not value:
+        return "null"  # Go's slice that nobody filled
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, dict):
