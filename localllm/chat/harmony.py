@@ -1,4 +1,5 @@
-"""Answers in gpt-oss's channels: analysis is thinking, commentary to a function a call, the rest content.
+"""Answers in channels. gpt-oss: analysis is thinking, commentary to a function a call, the rest content; Glimmer: what
+is said to itself is thinking, and calls are written in a way of their own.
 
 It finds the messages in the text of an answer, and adapts earlier ones; it renders nothing and knows no tokens.
 """
@@ -11,9 +12,11 @@ from localllm.chat.conversation import BETWEEN_TURNS, Message, normalised, with_
 from localllm.chat.parts import Part, Text, Thinking, joined, overlap
 from localllm.chat.tools.declared import Tools
 from localllm.chat.tools.json_text import Spans, parsed
+from localllm.chat.tools.reader import CallReader
 
 CHANNEL, MESSAGE, START, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"
-ENDS = ("<|end|>", "<|return|>", "<|call|>", START, CHANNEL)
+ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>", START, CHANNEL)
+TO_SELF = "to=self"
 FINAL, ANALYSIS = f"{CHANNEL}final{MESSAGE}", f"{CHANNEL}analysis{MESSAGE}"
 NEXT = f"<|end|>{START}assistant"
 
@@ -24,8 +27,13 @@ _NO_TOOLS = Tools([])
 
 
 def is_harmony(source: str) -> bool:
-    """Whether a template's source is one of these channels."""
-    return all(tag in source for tag in (START, MESSAGE, CHANNEL))
+    """Whether a template's source is one of channels."""
+    return START in source and MESSAGE in source and (CHANNEL in source or TO_SELF in source)
+
+
+def has_json_calls(source: str) -> bool:
+    """Whether what is said to a function are its arguments, as gpt-oss has it."""
+    return CHANNEL in source
 
 
 def history(messages: list[Message]) -> list[Message]:
@@ -46,13 +54,15 @@ class HarmonyReader:
     """Tells thinking, content and calls apart.
 
     A call of a tool that is not declared, or whose arguments are no JSON object, is content: its arguments' text.
-    Commentary to nobody is meant for the user, hence content. `is_final`: the prompt ended inside the final channel.
+    Commentary to nobody is meant for the user, hence content, in which `calls` looks for calls of another kind.
+    `is_final`: the prompt ended inside the final channel.
     """
 
-    tags = (CHANNEL, MESSAGE, START, CONSTRAIN, "<|end|>", "<|call|>", "<|return|>")
+    tags = (CONSTRAIN, MESSAGE, *ENDS)
 
-    def __init__(self, tools: Tools | None = None, is_final: bool = False) -> None:
+    def __init__(self, tools: Tools | None = None, is_final: bool = False, calls: CallReader | None = None) -> None:
         self._tools = tools or _NO_TOOLS
+        self._calls = calls
         self._spans = Spans()
         self._held = ""
         self._body: type[Text] | type[Thinking] | None = Text if is_final else None  # None: in a header
@@ -61,7 +71,7 @@ class HarmonyReader:
 
     @property
     def n_held(self) -> int:
-        return len(self._held)
+        return len(self._held) + (self._calls.n_held if self._calls else 0)
 
     def feed(self, text: str) -> list[Part]:
         self._held += text
@@ -70,7 +80,7 @@ class HarmonyReader:
     def flush(self) -> list[Part]:
         parts = self._drain(is_end=True)
         self._held = ""
-        return parts
+        return joined([*parts, *self._rest()])
 
     def _drain(self, is_end: bool) -> list[Part]:
         parts: list[Part] = []
@@ -92,7 +102,7 @@ class HarmonyReader:
         header, self._held = self._held[:at], self._held[at + len(MESSAGE) :]
         channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
         self._recipient = self._tools.name(recipient[1]) if recipient else None
-        is_thinking = channel is not None and channel[1] == "analysis" and recipient is None
+        is_thinking = TO_SELF in header or (channel is not None and channel[1] == "analysis" and recipient is None)
         self._body, self._is_called = Thinking if is_thinking else Text, False
         return []
 
@@ -134,9 +144,12 @@ class HarmonyReader:
         if self._is_called:
             text = text.lstrip()
             self._is_called = not text
-        return [Text(text)]
+        return self._calls.feed(text) if self._calls else [Text(text)]
+
+    def _rest(self) -> list[Part]:
+        return self._calls.flush() if self._calls else []
 
     def _ended(self, parts: list[Part], at: int, tag: str) -> list[Part]:
         self._held = self._held[at if tag == CHANNEL else at + len(tag) :]
         self._body, self._is_called = None, False
-        return parts
+        return [*parts, *self._rest()]

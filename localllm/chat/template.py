@@ -16,6 +16,7 @@ from localllm.chat import conversation
 from localllm.chat.budget import Budget, LimitError
 from localllm.chat.conversation import Message
 from localllm.chat.sandbox import ChatEnvironment
+from localllm.chat.thinking_tags import tags_named_in
 from localllm.errors import TemplateError
 
 MAX_SOURCE_CHARS = 1024 * 1024
@@ -204,7 +205,7 @@ class ChatTemplate:
     @cached_property
     def supports_thinking(self) -> bool:
         """The source deals with the model's thinking."""
-        has_tags = "<think>" in self.source and "</think>" in self.source
+        has_tags = tags_named_in(self.source) is not None
         has_split = "split('</think>')" in self.source and "reasoning_content" not in self.source
         has_switch = "enable_thinking" in self.source or "reasoning_effort" in self.source
         return has_tags or has_split or has_switch

@@ -14,12 +14,13 @@ DEFAULT_LEVEL = "medium"
 @dataclass(frozen=True)
 class ThinkingTags:
     """The texts around thinking. `wrappers` are around what comes after it, and not shown; `is_repeated`: thinking may
-    come again after content."""
+    come again after content. `mark` is in the templates of models that have them, where the other texts do not tell."""
 
     open: str = OPEN
     close: str = CLOSE
     wrappers: tuple[str, ...] = ()
     is_repeated: bool = False
+    mark: str = ""
 
     @property
     def texts(self) -> tuple[str, ...]:

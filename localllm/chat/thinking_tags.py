@@ -10,7 +10,7 @@ from localllm.chat.thinking import THINK, ThinkingTags
 from localllm.errors import TemplateError
 
 KNOWN = (
-    ThinkingTags("<think>", "</think>", ("<response>", "</response>")),
+    ThinkingTags("<think>", "</think>", ("<response>", "</response>"), mark="<response></response>"),
     THINK,
     ThinkingTags("[THINK]", "[/THINK]"),
     ThinkingTags("<|channel>thought", "<channel|>", is_repeated=True),
@@ -20,6 +20,7 @@ KNOWN = (
     ThinkingTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ThinkingTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ThinkingTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ("[END FINAL RESPONSE]",)),
+    ThinkingTags("<|think|>", "<|end|>", ("<|begin|>assistant", "<|content|>")),
     ThinkingTags("<reasoning>", "</reasoning>"),
     ThinkingTags("<thinking>", "</thinking>"),
 )
@@ -44,20 +45,21 @@ def thinking_tags_of(template: Template) -> ThinkingTags | None:
     if given:
         return next((tags for tags in KNOWN[1:] if (tags.open, tags.close) == tuple(given)), ThinkingTags(*given))
     source = str(getattr(template, "source", ""))
-    if (known := next((tags for tags in KNOWN if _is_shown(tags, source)), None)) is not None:
+    if (known := tags_named_in(source)) is not None:
         return known
     if (derived := _derived(template)) is not None:
         return derived
     return THINK if "</think>" in source or getattr(template, "supports_thinking", False) else None
 
 
+def tags_named_in(source: str) -> ThinkingTags | None:
+    """The known tags that all are in a template's source."""
+    return next((tags for tags in KNOWN if all(text in source for text in (*tags.texts, tags.mark))), None)
+
+
 def is_open(prompt: str, tags: ThinkingTags) -> bool:
     """Whether the model begins inside its thinking: the prompt ends with the opening tag."""
     return prompt.rstrip().endswith(tags.open)
-
-
-def _is_shown(tags: ThinkingTags, source: str) -> bool:
-    return tags.open in source and tags.close in source and "".join(tags.wrappers) in source
 
 
 def _derived(template: Template) -> ThinkingTags | None:

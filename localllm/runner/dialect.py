@@ -8,7 +8,7 @@ from typing import Any
 
 from localllm.chat import AnswerReader, HarmonyReader, Reader, ThinkingSplitter, thinking_arguments, thinking_tags_of
 from localllm.chat.conversation import Message, flattened
-from localllm.chat.harmony import ANALYSIS, FINAL, NEXT, history, is_harmony
+from localllm.chat.harmony import ANALYSIS, FINAL, MESSAGE, NEXT, has_json_calls, history, is_harmony
 from localllm.chat.thinking_tags import is_open
 from localllm.chat.tools import CallReader, Tools, begun_by, syntaxes_of
 from localllm.messages import GenerateRequest
@@ -22,29 +22,32 @@ class Dialect:
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._is_harmony = is_harmony(str(getattr(template, "source", "")))
+        source = str(getattr(template, "source", ""))
+        self._is_harmony = is_harmony(source)
+        self._has_json_calls = has_json_calls(source)
         self._thinking = None if self._is_harmony else thinking_tags_of(template)
 
     def render(self, request: GenerateRequest, messages: list[Message], tools: ToolList) -> str:
         """The prompt. Raises: TemplateError."""
         variables = {**self._variables(request), **request.template_arguments}
-        messages = history(messages) if self._is_harmony else messages
+        messages = history(messages) if self._is_harmony and self._has_json_calls else messages
         return self._continued(self._template.render(messages, tools=tools, **variables), messages)
 
     def tags(self, tools: ToolList) -> tuple[str, ...]:
         """The texts by which answers are read; those that are control tokens must be visible to the reader."""
-        if self._is_harmony:
-            return HarmonyReader.tags
-        thinking = self._thinking.texts if self._thinking else ()
-        calls = [tag for syntax in syntaxes_of(self._template) for tag in syntax.tags] if tools else []
-        return (*thinking, *calls)
+        thinking = self._thinking.texts if self._thinking else HarmonyReader.tags if self._is_harmony else ()
+        if not tools or (self._is_harmony and self._has_json_calls):
+            return thinking
+        return (*thinking, *(tag for syntax in syntaxes_of(self._template) for tag in syntax.tags))
 
     def reader(self, prompt: str, messages: list[Message], tools: ToolList, hidden: Iterable[str]) -> Reader:
         """What takes the answer to a prompt apart. The texts `hidden` are shown nowhere."""
         declared = Tools(tools) if tools else None
-        if self._is_harmony:
+        if self._is_harmony and self._has_json_calls:
             return HarmonyReader(declared, is_final=_beginning(messages) != "")
         calls = CallReader(syntaxes_of(self._template), declared, begun_by(prompt)) if declared else None
+        if self._is_harmony:
+            return HarmonyReader(None, _beginning(messages) != "", calls)
         tags = self._thinking
         splitter = ThinkingSplitter(self._is_open(prompt, messages), tags) if tags else None
         return AnswerReader(splitter, calls, {*hidden, *(tags.wrappers if tags else ())})
@@ -70,6 +73,8 @@ class Dialect:
         if not begun or not text.endswith(begun):
             return text
         head, thinking = text.removesuffix(begun), messages[-1].get("thinking") or ""
+        if self._is_harmony and not self._has_json_calls:
+            return head + MESSAGE + begun
         if self._is_harmony:
             return head + (f"{ANALYSIS}{thinking}{NEXT}" if thinking else "") + FINAL + begun
         tags = self._thinking

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from localllm.chat import HarmonyReader, Part, Text, Thinking, ToolCall
 from localllm.chat.harmony import history, is_harmony
 from localllm.chat.parts import joined
-from localllm.chat.tools import Tools
+from localllm.chat.tools import CallReader, Tools
+from localllm.chat.tools.families import family_of
 
 TOOLS = Tools([{"type": "function", "function": {"name": "look"}}, {"type": "function", "function": {"name": "now"}}])
 ROME = ToolCall("look", {"city": 'Rome } " <|', "n": [1, {}]})
@@ -92,6 +93,22 @@ def test_a_call_comes_with_its_last_brace_and_text_as_it_is_written() -> None:
     reader = HarmonyReader(TOOLS)
     assert reader.feed(f"{C}final{M}Hel") == [Text("Hel")]
     assert reader.feed("lo <|e") == [Text("lo ")]
+
+
+GLIMMER = (
+    f" to=self{M}I look.<|eom|>{S}assistant to=look{M}<atem:function_calls>\n"
+    '<atem:invoke name="look">\n<atem:parameter name="city">Rome</atem:parameter>\n</atem:invoke>\n'
+    f"</atem:function_calls><|eom|>{S}assistant{M}It is <atem"
+)
+
+
+def test_calls_of_another_kind_inside_channels() -> None:
+    expected: list[Part] = [Thinking("I look."), ToolCall("look", {"city": "Rome"}), Text("It is <atem")]
+    for at in range(len(GLIMMER)):
+        family = family_of("<atem:invoke")
+        assert family is not None
+        reader = HarmonyReader(None, calls=CallReader(family.syntaxes, TOOLS))
+        assert joined([*reader.feed(GLIMMER[:at]), *reader.feed(GLIMMER[at:]), *reader.flush()]) == expected
 
 
 def test_without_tools_a_call_is_content() -> None:
