@@ -53,6 +53,7 @@ CALL_R, CALL_O = f'{{"name": "look", "arguments": {R}}}', f'{{"name": "look", "a
 XML_R = "<function=look>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>"
 XML_O = "<function=look><parameter=city>Oslo</parameter></function>"
 GLM_R = "look\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>"
+HY_R = f"<tool_call>{GLM_R.replace('look', 'look<tool_sep>')}\n</tool_call>".replace(">", ":opensource>")
 K2, K2_ARGS, K2_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 DS, DS_SEP, DS_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 DSML, M3 = "｜DSML｜", "]<]minimax[>["
@@ -94,6 +95,7 @@ GOLDEN: list[tuple[str, str, list[Part]]] = [
     ("Qwen coder", "<tool_call>\n<function=now>\n</function>\n</tool_call>", said(NOW)),
     ("Seed", f"<seed:tool_call>\n{XML_R}\n</seed:tool_call>", said(ROME)),
     ("GLM", f"Hm\n<tool_call>{GLM_R}\n</tool_call>\n<tool_call>now\n</tool_call>", said("Hm", ROME, NOW)),
+    ("Hy 3", f"<tool_calls:opensource>\n{HY_R}\n</tool_calls:opensource>so", said(ROME, "so")),
     ("GLM", f"<tool_call>{GLM_R.replace(chr(10), '')}</tool_call>", said(ROME)),
     (
         "MiniMax M2",

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from localllm.chat import ChatTemplate, Text, ToolCall
+from localllm.chat import ChatTemplate, GoTemplate, Text, ToolCall
 from localllm.chat.parts import Part, joined
 from localllm.chat.tools import CallReader, Tools, begun_by, syntaxes_of
 from localllm.chat.tools.detect import written_call
 from localllm.chat.tools.families import BARE, HERMES, LLAMA, family_of
+from localllm.chat.tools.json_calls import JsonCalls
 
 TOOLS = Tools([{"type": "function", "function": {"name": "look", "parameters": {"properties": {}}}}])
 CALL = ToolCall("look", {"city": "Rome"})
@@ -71,6 +72,12 @@ def test_a_template_that_writes_no_calls_may_name_the_tags() -> None:
     assert syntaxes_of(silent) == (HERMES,)
 
 
+def family(mark: str) -> Any:
+    found = family_of(mark)
+    assert found is not None
+    return found.syntaxes
+
+
 class GoLike:
     """A Go template that says by what its tool calls begin."""
 
@@ -86,6 +93,27 @@ def test_the_tag_of_a_go_template() -> None:
     assert syntaxes_of(GoLike("[TOOL_CALLS]"))[0].openers == ("[TOOL_CALLS]",)
     assert read(syntaxes_of(GoLike("<calls>")), '<calls> {"name": "look", "arguments": {"city": "Rome"}}') == [CALL]
     assert syntaxes_of(GoLike(None)) == (HERMES,)
+
+
+GO = (
+    "{{ range $i, $m := .Messages }}<turn>{{ .Role }}\n{{ .Content }}"
+    "{{ if .ToolCalls }}WRITTEN{{ end }}<end>\n{{ end }}{{ if .Tools }}{{ .Tools }}{{ end }}<turn>assistant\n"
+)
+GO_CALL = '{"name": "{{ .Function.Name }}", "KEY": {{ .Function.Arguments }}}'
+
+
+@pytest.mark.parametrize(
+    ("calls", "key", "expected"),
+    [
+        ("<tool_call>\n{{ range .ToolCalls }}ONE{{ end }}\n</tool_call>", "arguments", (HERMES,)),
+        ("{{ range .ToolCalls }}\nONE{{ end }}", "parameters", LLAMA),
+        ("[TOOL_CALLS] [{{ range .ToolCalls }}ONE{{ end }}]", "arguments", family("[TOOL_CALLS]")),
+        ("<run>{{ range .ToolCalls }}ONE{{ end }}</run>", "arguments", (JsonCalls(("<run>",), ("</run>",)),)),
+    ],
+)
+def test_go_templates(calls: str, key: str, expected: Any) -> None:
+    written = calls.replace("ONE", GO_CALL.replace("KEY", key))
+    assert syntaxes_of(GoTemplate(GO.replace("WRITTEN", written))) == expected
 
 
 def test_a_prompt_may_end_with_the_beginning_of_a_call() -> None:

@@ -144,6 +144,21 @@ FAMILIES = (
     ),
     Family("Seed", ("<seed:tool_call>",), (_function_elements("seed:tool_call"),)),
     Family(
+        "Hy 3",
+        ("<tool_call:opensource>",),
+        (
+            XmlCalls(
+                ("<tool_calls:opensource>", "<tool_call:opensource>"),
+                rf"(?:<tool_calls:opensource>\s*)?<tool_call:opensource>\s*{NAME}\s*<tool_sep:opensource>",
+                r"<arg_key:opensource>(?P<key>[^<]*)</arg_key:opensource>\s*<arg_value:opensource>",
+                "</arg_value:opensource>",
+                "</tool_call:opensource>",
+                ("</tool_calls:opensource>",),
+                marks=("<tool_sep:opensource>", "<arg_key:opensource>", "<arg_value:opensource>"),
+            ),
+        ),
+    ),
+    Family(
         "GLM",
         ("<tool_call>", "<arg_key>"),
         (
