@@ -8,7 +8,6 @@ from typing import Any
 from localllm.chat.parts import overlap
 
 OPEN, CLOSE = "<think>", "</think>"
-DEFAULT_LEVEL = "medium"
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ class Dialect:
         return AnswerReader(splitter, calls, {*hidden, *(tags.wrappers if tags else ())})
 
     def _variables(self, request: GenerateRequest) -> dict[str, Any]:
-        """Models that can think do so unless told otherwise. With channels they always do, and `max` is unknown."""
+        """Models that can think do so unless told otherwise; what they think nevertheless is still told apart. With
+        channels they always think, and `max` is unknown."""
         if not self._template.supports_thinking:
             return {}
         think = True if request.think is None else request.think
