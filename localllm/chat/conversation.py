@@ -9,6 +9,8 @@ import copy
 import json
 from typing import Any
 
+from localllm.chat.call_texts import WriteCalls
+
 Message = dict[str, Any]
 
 BETWEEN_TURNS = "\n\n"
@@ -100,15 +102,14 @@ def with_null_content(messages: list[Message]) -> list[Message]:
     return [{**m, "content": m["content"] or None} if m.get("tool_calls") else m for m in messages]
 
 
-def with_calls_as_text(messages: list[Message]) -> list[Message]:
+def with_calls_as_text(messages: list[Message], write: WriteCalls) -> list[Message]:
     """Tool calls written into the content, for templates that would drop them."""
-    return [_with_calls_as_text(m) if m.get("tool_calls") else m for m in messages]
+    return [_with_calls_as_text(m, write) if m.get("tool_calls") else m for m in messages]
 
 
-def _with_calls_as_text(message: Message) -> Message:
-    calls = [{key: call["function"].get(key) for key in ("name", "arguments")} for call in message["tool_calls"]]
-    texts = [f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls]
-    content = "\n".join([message["content"], *texts] if message["content"] else texts)
+def _with_calls_as_text(message: Message, write: WriteCalls) -> Message:
+    text = write(message["tool_calls"])
+    content = f"{message['content']}\n{text}" if message["content"] else text
     return {**{k: v for k, v in message.items() if k != "tool_calls"}, "content": content}
 
 

@@ -14,6 +14,7 @@ from jinja2 import TemplateError as JinjaError
 
 from localllm.chat import conversation
 from localllm.chat.budget import Budget, LimitError
+from localllm.chat.call_texts import writer_for
 from localllm.chat.conversation import Message
 from localllm.chat.sandbox import ChatEnvironment
 from localllm.chat.thinking_tags import tags_named_in
@@ -55,15 +56,12 @@ def _unchanged(messages: list[Message]) -> list[Message]:
     return messages
 
 
-# How past tool calls can be written, the most usual first, and how many of these ways leave them to the template.
-N_NATIVE_STYLES = 4
+# How past tool calls can be left to a template to write, the most usual first.
 CALL_STYLES: tuple[Adaption, ...] = (
     _unchanged,
     conversation.with_string_arguments,
     conversation.with_null_content,
     lambda messages: conversation.with_null_content(conversation.with_string_arguments(messages)),
-    conversation.with_calls_as_text,
-    lambda messages: conversation.with_results_as_user(conversation.with_calls_as_text(messages)),
 )
 
 
@@ -216,12 +214,17 @@ class ChatTemplate:
 
         A template that knows no tools keeps its way of dropping calls, unless it refuses them.
         """
-        for style in CALL_STYLES if self.supports_tools else CALL_STYLES[:N_NATIVE_STYLES]:
+        write = writer_for(self.source)
+        texts: tuple[Adaption, ...] = (
+            lambda messages: conversation.with_calls_as_text(messages, write),
+            lambda messages: conversation.with_results_as_user(conversation.with_calls_as_text(messages, write)),
+        )
+        for style in (*CALL_STYLES, *texts) if self.supports_tools else CALL_STYLES:
             text = self._probe(style(PROBE_TURNS), [PROBE_TOOL]) or ""
             is_whole = "probe_value" in text and "probe_result" in text
             if is_whole and "{'k'" not in text and '\\"k' not in text:
                 return style
-        return CALL_STYLES[0] if self._probe(PROBE_TURNS) is not None else CALL_STYLES[-1]
+        return CALL_STYLES[0] if self._probe(PROBE_TURNS) is not None else texts[-1]
 
 
 def _tool_variables(tools: list[dict[str, Any]]) -> dict[str, Any]:

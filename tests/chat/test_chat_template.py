@@ -288,3 +288,14 @@ def test_format_is_bounded_and_sandboxed() -> None:
     for source in ("{{ '{:{w}}'.format(1, w=99999) }}", "{{ '{:9999}'.format(1) }}", "{{ 'x'.format_map({}) }}"):
         with pytest.raises(TemplateError):
             ChatTemplate(source).render([USER])
+
+
+def test_calls_as_text_are_written_as_the_family_does() -> None:
+    listing = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{{ messages[1].content }}{{ messages[2].content }}"
+    turns = [USER, calling({"a": 1, "b": 'x"y', "c": [True, None]}), result()]
+    for mark, expected in (
+        ("", '<tool_call>\n{"name": "f", "arguments": {"a": 1, "b": "x\\"y", "c": [true, null]}}\n</tool_call>r'),
+        ("<|tool_call|>", '<|tool_call|>[{"name": "f", "arguments": {"a": 1, "b": "x\\"y", "c": [true, null]}}]r'),
+        ("<|tool_list_start|>", '<|tool_call_start|>[f(a=1, b="x\\"y", c=[True, None])]<|tool_call_end|>r'),
+    ):
+        assert ChatTemplate(listing + "{# " + mark + " #}").render(turns) == expected
