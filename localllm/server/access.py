@@ -25,7 +25,8 @@ ALLOWED_HEADERS = (
     *("Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "OpenAI-Beta"),
     *(f"x-stainless-{name}" for name in ("arch", "async", "custom-poll-interval", "helper-method", "lang", "os")),
     *(f"x-stainless-{name}" for name in ("package-version", "poll-helper", "retry-count", "runtime")),
-    *("x-stainless-runtime-version", "x-stainless-timeout", "anthropic-version", "x-api-key"),
+    *("x-stainless-runtime-version", "x-stainless-timeout", "x-api-key"),
+    *("anthropic-version", "anthropic-beta", "anthropic-dangerous-direct-browser-access"),
 )
 PREFLIGHT_MAX_AGE_S = 43200
 
@@ -54,7 +55,7 @@ class AccessMiddleware:
         if (self._is_loopback and not is_local_host(host)) or (crosses and not self.allows_origin(origin)):
             await Response(status_code=403)(scope, receive, send)
         elif scope["method"] == "OPTIONS":
-            await Response(status_code=204, headers=_preflight_headers(origin))(scope, receive, send)
+            await Response(status_code=204, headers=_preflight_headers(origin, headers))(scope, receive, send)
         else:
             await self._app(scope, receive, _with_origin(send, origin) if crosses else send)
 
@@ -71,10 +72,13 @@ def _same_host(origin: str, host: str) -> bool:
     return origin in (f"http://{host}", f"https://{host}")
 
 
-def _preflight_headers(origin: str) -> dict[str, str]:
+def _preflight_headers(origin: str, headers: Headers) -> dict[str, str]:
     if not origin:
         return {}
+    # A page from the internet asks whether it may reach into this network.
+    is_private = headers.get("access-control-request-private-network") == "true"
     return {
+        **({"Access-Control-Allow-Private-Network": "true"} if is_private else {}),
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Methods": ALLOWED_METHODS,
         "Access-Control-Allow-Headers": ", ".join(ALLOWED_HEADERS),

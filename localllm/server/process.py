@@ -63,10 +63,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     logger.info("localllm %s listens on %s://%s:%d", __version__, scheme, shown, listener.getsockname()[1])
     logger.info("models: %s", daemon.store.root)
-    if not daemon.settings.is_loopback and not daemon.settings.keys.is_required:
-        logger.warning(
-            "whoever reaches %s may use, pull and delete models: `localllm keys add NAME` asks for keys", shown
-        )
+    warn_if_open(daemon.settings, shown)
     config = ServerConfig(
         create_app(daemon),
         max_connections=env.max_connections(),
@@ -80,6 +77,14 @@ def serve(
         server_header=False,
     )
     _Server(config, daemon).run(sockets=[listener])
+
+
+def warn_if_open(settings: Settings, host: str) -> None:
+    """Say so where other machines may reach the daemon without a key."""
+    if not settings.is_loopback and not settings.keys.is_required:
+        logger.warning(
+            "whoever reaches %s may use, pull and delete models: `localllm keys add NAME` asks for keys", host
+        )
 
 
 def make_daemon(host: str) -> Daemon:
