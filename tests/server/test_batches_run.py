@@ -150,6 +150,26 @@ async def test_a_batch_that_is_refused(running: Running) -> None:
         assert (await r.http.get("/v1/batches")).json()["data"] == []
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "body", "part"),
+    [
+        ("/v1/completions", {"prompt": "one two"}, "one two "),
+        ("/v1/responses", {"input": "one two"}, "one two "),
+        ("/v1/embeddings", {"input": ["one", "two"]}, '"embedding"'),
+    ],
+)
+async def test_every_endpoint(running: Running, add_model: Add, endpoint: str, body: dict[str, Any], part: str) -> None:
+    add_model()
+    async with running() as r:
+        one = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": "m", **body}}
+        batch = await ended(r, await new_batch(r, one, endpoint=endpoint))
+        assert batch["request_counts"]["completed"] == 1, await content_of(r, batch["error_file_id"])
+        response = lines_of(await content_of(r, batch["output_file_id"]))["a"]["response"]
+        alone = await r.http.post(endpoint, json=one["body"])
+        assert response["status_code"] == 200 and part in json.dumps(response["body"])
+        assert response["body"].keys() == alone.json().keys()
+
+
 async def test_cancel(running: Running, add_model: Add) -> None:
     add_model()
     async with running() as r:

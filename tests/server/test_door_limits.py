@@ -149,9 +149,17 @@ def test_the_log_holds_neither_prompts_nor_keys(start_live: Start, add_model: Ca
                 ("/api/tokenize", {"model": "m", "text": "secretword"}),
                 ("/api/chat", {"model": "m", "messages": "secretword"}),
                 ("/v1/files", {"purpose": "secretword"}),
+                ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "secretword !exit"}]}),
+                ("/v1/completions", {"model": "m", "prompt": ["secretword"], "stop": {"secretword": 1}}),
+                ("/v1/responses", {"model": "m", "input": "secretword", "metadata": {"secretword": "secretword"}}),
+                ("/v1/messages", {"model": "m", "max_tokens": 1, "system": "secretword", "messages": "secretword"}),
             ):
                 http.post(path, json=body, headers=headers, params={"key": "keyword", "q": "secretword"})
             http.get("/?api_key=keyword")
+            upload = {"file": ("secretword.jsonl", b'{"custom_id": "secretword", "body": {"prompt": "secretword"}}')}
+            file = http.post("/v1/files", files=upload, data={"purpose": "batch"}, headers=headers).json()
+            batch = {"input_file_id": file.get("id", ""), "endpoint": "/v1/chat/completions"}
+            http.post("/v1/batches", json=batch, headers=headers)
     log = daemon.stop()[1]
     assert "POST /api/generate" in log
     assert not any(word in log for word in ("secretword", "keyword", "badword")), log

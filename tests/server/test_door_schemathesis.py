@@ -50,7 +50,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"messages": SAID},
 }
 JINJA = "{% if tools %}{{ tools }}{% endif %}<think></think>{% for m in messages %}{{ m.content }}{% endfor %}"
-N_QUICK, N_SLOW = 3, 10_000
+N_QUICK, N_SLOW = 2, 10_000
 # What asks other machines for models.
 ELSEWHERE = ("/api/pull",)
 
