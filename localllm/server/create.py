@@ -14,7 +14,8 @@ from localllm import options
 from localllm.errors import TemplateError
 from localllm.gguf.header import Header
 from localllm.server import lookup
-from localllm.server.binding import Anything, Bool, List, Map, String, Struct, read
+from localllm.server.binding import Anything, Bool, Judged, List, Map, Place, String, Struct, read
+from localllm.server.chat import MESSAGE
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
@@ -30,6 +31,22 @@ if TYPE_CHECKING:
     from localllm.chat.known import KnownTemplate
 
 NOT_SUPPORTED = ("files", "draft_files", "adapters", "quantize", "quantization", "draft_quantize", "remote_host")
+
+
+class _Message(Map):
+    """A message of the model's own history: what it has of the fields that messages have."""
+
+    def bind(self, value: Any, place: Place) -> dict[str, Any]:
+        return {name: item for name, item in MESSAGE.bind(value, place).items() if item}
+
+
+def _licenses(value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("expected a text or a list of texts")
+    return texts
+
+
 CREATE_REQUEST = Struct(
     "api.CreateRequest",
     {
@@ -38,9 +55,9 @@ CREATE_REQUEST = Struct(
         "from": String(),
         "template": String(default=None),
         "system": String(default=None),
-        "license": Anything(),
+        "license": Judged(_licenses, shape={"type": ["string", "array"], "items": {"type": "string"}}),
         "parameters": Map(),
-        "messages": List(Map(), go_name="[]api.Message"),
+        "messages": List(_Message(go_name="api.Message"), go_name="[]api.Message"),
         "stream": Bool(default=None),
         **{name: Anything() for name in NOT_SUPPORTED},
     },
@@ -106,7 +123,6 @@ def _contents(parent: ResolvedModel, body: dict[str, Any], known: "KnownTemplate
 
     A known format's parameters are defaults; its Go template stands in for a template of the GGUF that does not work.
     """
-    license_ = body["license"] or []
     inherited = known.template if known and not known.is_native else parent.template
     return ModelContents(
         weights=[layer.digest for layer in parent.manifest.of_kind("model")],
@@ -114,6 +130,6 @@ def _contents(parent: ResolvedModel, body: dict[str, Any], known: "KnownTemplate
         template=inherited if body["template"] is None else body["template"],
         system=parent.system if body["system"] is None else body["system"],
         params={**(known.params if known else {}), **parent.params, **(body["parameters"] or {})},
-        messages=parent.messages if body["messages"] is None else body["messages"],
-        licenses=[*parent.licenses, *([license_] if isinstance(license_, str) else license_)],
+        messages=parent.messages if body["messages"] is None else [one for one in body["messages"] if one],
+        licenses=[*parent.licenses, *(body["license"] or [])],
     )

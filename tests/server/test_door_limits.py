@@ -85,6 +85,31 @@ async def test_nothing_that_may_be_nested_ends_in_a_500(running: Running, add_mo
             assert (await r.post("/api/chat", body)).status_code in (200, 400), extra.keys()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [
+        ("messages", [None], 200),
+        ("messages", [1], 400),
+        ("messages", [{"role": 1}], 400),
+        ("messages", [{"x": {"y": None}}], 200),
+        ("license", [1], 400),
+        ("license", {"x": "y"}, 400),
+        ("license", ["a", "b"], 200),
+    ],
+)
+async def test_a_model_is_made_of_what_can_be_read_again(
+    running: Running, add_model: Callable[..., None], field: str, value: Any, status: int
+) -> None:
+    add_model()
+    async with running() as r:
+        body = {"model": "n", "from": "m", "stream": False, field: value}
+        assert (await r.post("/api/create", body)).status_code == status
+        if status == 200:
+            assert (await r.post("/api/show", {"model": "n"})).status_code == 200
+            asked = {"model": "n", "messages": [{"role": "user", "content": "x"}], "stream": False}
+            assert (await r.post("/api/chat", asked)).status_code == 200
+
+
 def test_a_slow_header(start_live: Start) -> None:
     daemon = start_live(LOCALLLM_CLIENT_TIMEOUT="1s")
     for sent in (b"", b"GET / HTTP/1.1\r\nHost: local"):
