@@ -5,6 +5,8 @@ Nodes that belong together become one step of the lowering, at the place of thei
     linear + add               the addition becomes the product's epilogue
     rms_norm + add + rms_norm  a norm after a product, the addition to the residual, the norm before the next product:
                                any of them may be missing
+    add_vector + add + layer_norm
+                               the same with other norms: any of them may be missing
     head_norm + rope
 
 Products that read the same value come right after one another, so that what they wait for is waited for once.
@@ -77,17 +79,29 @@ def _step_from(node: Node, only_reader, readers: dict[Value, list[Node]]) -> Ste
         if add is None:
             return _step("rows", norm=node)
         return _step("rows", norm_before=node, add=add, norm=_norm_of(add, readers))
+    if node.op in ("add_vector", "layer_norm"):
+        return _layer_rows(node, only_reader, readers)
     if node.op == "add":
-        return _step("rows", add=node, norm=_norm_of(node, readers))
+        norm = _norm_of(node, readers, "layer_norm")
+        return (
+            _step("layer_rows", add=node, norm=norm) if norm else _step("rows", add=node, norm=_norm_of(node, readers))
+        )
     return _step(node.op, node=node)
+
+
+def _layer_rows(node: Node, only_reader, readers: dict[Value, list[Node]]) -> Step:  # type: ignore[no-untyped-def]
+    if node.op == "layer_norm":
+        return _step("layer_rows", norm=node)
+    add = only_reader(node, "add")
+    return _step("layer_rows", shift=node, add=add, norm=_norm_of(add or node, readers, "layer_norm"))
 
 
 def _step(op: str, **nodes: Node | None) -> Step:
     return Step(op, {part: node for part, node in nodes.items() if node is not None})
 
 
-def _norm_of(node: Node, readers: dict[Value, list[Node]]) -> Node | None:
-    return next((reader for reader in readers[node.output] if reader.op == "rms_norm"), None)
+def _norm_of(node: Node, readers: dict[Value, list[Node]], op: str = "rms_norm") -> Node | None:
+    return next((reader for reader in readers[node.output] if reader.op == op), None)
 
 
 def _is_plain_product(step: Step) -> bool:

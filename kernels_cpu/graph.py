@@ -20,6 +20,7 @@ from kernels_cpu import KernelError
 
 Rows = Literal["n", "n_out"]
 Pairing = Literal["interleaved", "half"]
+Pooling = Literal["mean", "cls", "last"]
 
 PAGE_POSITIONS = 32
 """Positions in a page of the KV cache."""
@@ -182,10 +183,26 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     kv_layers: dict[int, KVLayer] = field(default_factory=dict)
     logits: Value | None = None
+    hidden: Value | None = None
 
     def embedding(self, weight: Weight) -> Value:
         """Row `token id` of `weight`, dequantised -> [n, n_cols]."""
         return self._add("embedding", [], {"weight": weight}, "n", weight.n_cols)
+
+    def position_embedding(self, weight: Weight) -> Value:
+        """Row `position` of `weight`, dequantised -> [n, n_cols]."""
+        return self._add("position_embedding", [], {"weight": weight}, "n", weight.n_cols)
+
+    def add_vector(self, x: Value, v: Vector) -> Value:
+        """x + v, the same for every row."""
+        self._check("add_vector", f"a vector of {x.cols} elements", v.size == x.cols, f"{v.size} in `{v.name}`")
+        return self._add("add_vector", [x], {"v": v}, x.rows, x.cols)
+
+    def layer_norm(self, x: Value, w: Vector, b: Vector | None, eps: float) -> Value:
+        """(x - mean(x)) * w / sqrt(mean((x - mean(x))^2) + eps) + b, the means over a row."""
+        for vector in (w, b) if b else (w,):
+            self._check("layer_norm", f"{x.cols} elements", vector.size == x.cols, f"{vector.size} in `{vector.name}`")
+        return self._add("layer_norm", [x], {"w": w, "b": b, "eps": float(eps)}, x.rows, x.cols)
 
     def scale(self, x: Value, c: float) -> Value:
         """x * c"""
@@ -274,6 +291,24 @@ class Graph:
         }
         return self._add("attention", [q, k, v], attrs, "n", n_head * head_dim)
 
+    def attention_within(
+        self, q: Value, k: Value, v: Value, n_head: int, n_head_kv: int, head_dim: int, scale: float, window: int = 0
+    ) -> Value:
+        """Attends to all positions of the same sequence, before and after -> [n, n_head * head_dim].
+
+        Needs no cache, but every sequence whole, from position 0 on, in one step. A row at position p sees the
+        positions p', and only those with |p - p'| <= window // 2 if window > 0. Query head h reads key head
+        h // (n_head / n_head_kv).
+        """
+        name = "attention_within"
+        self._check(name, "n_head as a multiple of n_head_kv", _divides(n_head_kv, n_head), f"{n_head} and {n_head_kv}")
+        for operand, x, heads in (("q", q, n_head), ("k", k, n_head_kv), ("v", v, n_head_kv)):
+            fits = x.rows == "n" and x.cols == heads * head_dim
+            self._check(name, f"{operand} [n, {heads * head_dim}]", fits, f"[{x.rows}, {x.cols}]")
+        self._check(name, "a window >= 0", window >= 0, window)
+        attrs = {"n_head": n_head, "n_head_kv": n_head_kv, "head_dim": head_dim, "scale": float(scale)}
+        return self._add(name, [q, k, v], {**attrs, "window": int(window)}, "n", n_head * head_dim)
+
     def add(self, x: Value, y: Value) -> Value:
         """x + y"""
         return self._binary("add", x, y)
@@ -286,16 +321,44 @@ class Graph:
         """0.5 gate (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) * up"""
         return self._binary("geglu", gate, up)
 
+    def gelu(self, x: Value) -> Value:
+        """x (1 + erf(x / sqrt(2))) / 2"""
+        return self._add("gelu", [x], {}, x.rows, x.cols)
+
+    def pool(self, x: Value, kind: Pooling) -> Value:
+        """One row of each sequence that has an output row: [n, cols] -> [n_out, cols].
+
+        It is the mean of the sequence's rows, its first or its last. Every sequence must be whole, in one step.
+        """
+        self._check("pool", "rows that are tokens (n)", x.rows == "n", x.rows)
+        self._check("pool", "mean, cls or last", kind in ("mean", "cls", "last"), kind)
+        return self._add("pool", [x], {"kind": kind}, "n_out", x.cols)
+
     def select_outputs(self, x: Value) -> Value:
         """The rows whose logits the step asks for, in the order asked: [n, cols] -> [n_out, cols]."""
         self._check("select_outputs", "rows that are tokens (n)", x.rows == "n", x.rows)
         return self._add("select_outputs", [x], {}, "n_out", x.cols)
 
-    def output(self, logits: Value) -> None:
-        """Names the step's result, [n_out, n_vocab]."""
+    def output(self, logits: Value, hidden: Value | None = None) -> None:
+        """Names the step's result, [n_out, n_vocab], and what stands for a text, [n_out, cols].
+
+        The latter is, unless it is given, what the last product reads.
+        """
         self._check("output", "rows that are outputs (n_out)", logits.rows == "n_out", logits.rows)
         self._check("output", "one result", self.logits is None, "a second one")
         self.logits = logits
+        self.hidden = hidden or self._read_by_last_product(logits)
+
+    def _read_by_last_product(self, logits: Value) -> Value | None:
+        node = self.nodes[logits.index]
+        while node.op in ("softcap", "scale"):
+            node = self.nodes[node.inputs[0].index]
+        return node.inputs[0] if node.op == "linear" else None
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether rows see what comes after them, so that a sequence must be whole in one step."""
+        return any(node.op == "attention_within" for node in self.nodes)
 
     @property
     def n_vocab(self) -> int:

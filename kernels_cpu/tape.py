@@ -7,7 +7,6 @@ made by rows are kept by every thread for itself when a step has few rows.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels_cpu import KernelError
+from kernels_cpu import KernelError, encoders
 from kernels_cpu.compile import Kernel, compile_all
 from kernels_cpu.fusion import Step, readers_of, steps_of
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, Node, RopeSpec, StepInputs, Value, Vector
 from kernels_cpu.linear import SCRATCH_BYTES, act_row_bytes
 from kernels_cpu.memory import untouched
-from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, gate, kv, rope, rows
+from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, float_bits, gate, kv, rope, rows
 from kernels_cpu.packing import packed_shape
 from kernels_cpu.team import ROUTINES, Team
-from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter
+from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter, by_rows, columns_split
 from kernels_cpu.weights import PackedWeights
 
 Array = npt.NDArray[Any]
@@ -34,16 +33,11 @@ ACTIVATION_BITS = {"n": 8, "n_out": 16}
 """Bits of the activations of products. Rows whose logits are wanted are few, and their product is bound by
 memory: there the second multiply-add costs nothing, and takes a third off the distance to exact arithmetic."""
 
-READ_COPIES = ("linear", "add", "rms_norm", "scale", "select_outputs")
+READ_COPIES = ("linear", "add", "rms_norm", "layer_norm", "add_vector", "scale", "select_outputs")
 """Operations that can read a value of which each thread has a copy."""
 
-IN_COLUMNS = ("swiglu", "geglu", "softcap", "scale")
+IN_COLUMNS = ("swiglu", "geglu", "gelu", "softcap", "scale")
 """Operations that go on in the columns of the products that they read."""
-
-
-def float_bits(x: float) -> int:
-    """A float32 as a tape row carries it."""
-    return int(struct.unpack("<i", struct.pack("<f", x))[0])
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,11 @@ class _StepArrays:
 
 
 class Lowering:
-    """One pass over a graph, by `run`; then `writer` has the tape and `keep` what its addresses point to."""
+    """One pass over a graph, by `run`; then `writer` has the tape and `keep` what its addresses point to.
+
+    The first `n_rows_hidden` rows of the tape make what stands for a text (see Graph.output), in `hidden`. `shared` is
+    work memory of several operations, by a name of their choice.
+    """
 
     def __init__(self, graph: Graph, weights: PackedWeights, sizes: TapeSizes, n_threads: int) -> None:
         self.graph, self.weights, self.sizes, self.n_threads = graph, weights, sizes, n_threads
@@ -97,11 +95,15 @@ class Lowering:
         self.keep: list[Array] = []
         self.kv_bytes = 0
         self.workspace_bytes = 0
+        self.shared: dict[object, Buffer] = {}
+        self.hidden: Buffer | None = None
+        self.n_rows_hidden = 0
         self._at_step = 0
         self._values: dict[Value, Buffer] = {}
         self._quantised: dict[Value, Buffer] = {}
         self._free: dict[tuple[str, int], list[Buffer]] = {}
         self._vectors: dict[tuple[Vector, int], int] = {}
+        self._nothing = Vector("zeros", np.zeros(0, np.float32))
         self._rope_tables: dict[tuple[RopeSpec, int], tuple[int, int]] = {}
         self._product_scratch = 0
         self._scratches: dict[tuple[int, int, int], tuple[Buffer, tuple[int, ...]]] = {}
@@ -116,12 +118,24 @@ class Lowering:
             raise KernelError("graph: expected a call of `output`, got none")
         for index, step in enumerate(self._steps):
             self._at_step = index
-            lower = getattr(self, f"_{step.op}", None)
-            if lower is None:
-                raise KernelError(f"tape: no kernel for the operation `{step.op}`")
-            lower(**step.nodes)
+            self._lower(step)
+            if self.graph.hidden in [node.output for node in step.nodes.values()]:
+                self.hidden, self.n_rows_hidden = self._values[self.graph.hidden], len(self.writer.rows)
             self._release()
         return self._values[self.graph.logits]
+
+    def buffer(self, value: Value) -> Buffer:
+        """Where a value lies as floats."""
+        return self._values[value]
+
+    def _lower(self, step: Step) -> None:
+        lower = getattr(self, f"_{step.op}", None)
+        if lower is not None:
+            lower(**step.nodes)
+        elif step.op in encoders.LOWER:
+            encoders.LOWER[step.op](self, **step.nodes)
+        else:
+            raise KernelError(f"tape: no kernel for the operation `{step.op}`")
 
     # ------------------------------------------------------------------ memory
 
@@ -144,7 +158,7 @@ class Lowering:
         self.keep.append(array)
         return Buffer(array[-array.ctypes.data % 64 :], stride)
 
-    def _output(self, node: Node, in_place_of: Value | None = None, own: bool = False) -> Buffer:
+    def new_output(self, node: Node, in_place_of: Value | None = None, own: bool = False) -> Buffer:
         """The buffer for a node's result as floats: that of an input which nobody reads any more, or another."""
         value = node.output
         stride = 128 * -(-value.cols // 32)
@@ -156,7 +170,7 @@ class Lowering:
         self._values[value] = self._new(value.rows, stride, own)
         return self._values[value]
 
-    def _quantised_output(self, value: Value, bits: int, own: bool) -> Buffer:
+    def new_quantised(self, value: Value, bits: int, own: bool) -> Buffer:
         """The buffer for a value as products read it."""
         self._quantised[value] = self._new(f"q8 {value.rows}", act_row_bytes(value.cols, bits), own)
         return self._quantised[value]
@@ -173,7 +187,7 @@ class Lowering:
         free = self._free.setdefault((kind, buffer.stride), [])
         self.writer.after_barrier(lambda: free.append(buffer))
 
-    def _vector(self, vector: Vector, n: int) -> int:
+    def vector(self, vector: Vector, n: int) -> int:
         """The address of a vector, padded with zeros to n elements."""
         key = (vector, n)
         if key not in self._vectors:
@@ -182,15 +196,23 @@ class Lowering:
             self._vectors[key] = self._hold(padded)
         return self._vectors[key]
 
+    def zeros(self, n: int) -> int:
+        """The address of n floats that are 0."""
+        return self.vector(self._nothing, n)
+
     # ---------------------------------------------------------------- operations
 
     def _embedding(self, node: Node) -> None:
+        self.add_rows_of_matrix(node, self.step.ids)
+
+    def add_rows_of_matrix(self, node: Node, numbers: Array) -> None:
+        """Rows of a matrix, their numbers being int32 [n]."""
         weight = node.attrs["weight"]
-        shape, out = packed_shape(weight), self._output(node, own=self._may_be_own(node.output))
-        ids = int(self.step.ids.ctypes.data)
+        shape, out = packed_shape(weight), self.new_output(node, own=self.may_be_own(node.output))
         w = self.weights.address(weight.name)
-        args = (self._count(node), ids, w, shape.n_blocks, shape.group_bytes, out.address, out.stride, out.own)
-        self.writer.add(shape.quant.embedding, args, [_by_rows(out, out.own > 0, writes=True)])
+        where = (self.at(numbers), w, shape.n_blocks, shape.group_bytes)
+        args = (self._count(node), *where, out.address, out.stride, out.own)
+        self.writer.add(shape.quant.embedding, args, [by_rows(out, out.own > 0, writes=True)])
 
     def _linear(self, linear: Node, add: Node | None = None) -> None:
         """A product, with the addition to its result."""
@@ -201,7 +223,7 @@ class Lowering:
         addend = next(v for v in add.inputs if v is not linear.output) if add else None
         residual = self._values[addend] if addend else None
         residual_own = residual.own if residual else 0
-        out = self._output(add or linear, in_place_of=addend)
+        out = self.new_output(add or linear, in_place_of=addend)
         before, after = self._shares[linear]
         args = (
             self._count(linear),
@@ -213,7 +235,7 @@ class Lowering:
             shape.n_blocks,
             shape.group_bytes,
             shape.n_groups,
-            self._vector(bias, shape.n_groups * 16) if bias else 0,
+            self.vector(bias, shape.n_groups * 16) if bias else 0,
             residual.address if residual else 0,
             x.own,
             residual_own,
@@ -221,7 +243,7 @@ class Lowering:
             after,
             self._products_scratch(),
         )
-        columns = _columns(shape.n_groups // 2, before, after)
+        columns = columns_split(shape.n_groups // 2, before, after)
         accesses = [Access(x, ALL, few="own" if x.own else ALL), Access(out, columns, True)]
         if residual:
             accesses.append(Access(residual, columns, few="own" if residual.own else None))
@@ -238,20 +260,21 @@ class Lowering:
     def _quantise(self, value: Value, bits: int) -> Buffer:
         """The quantised form of a value; made now if what made the value could not."""
         if value not in self._quantised:
-            self._add_rows(value, quantised=self._quantised_output(value, bits, own=True), bits=bits)
+            self._add_rows(value, quantised=self.new_quantised(value, bits, own=True), bits=bits)
         return self._quantised[value]
 
-    def _wanted(self, value: Value) -> tuple[bool, int]:
+    def wanted(self, value: Value) -> tuple[bool, int]:
         """The forms in which a value is read: whether as floats, and the bits of the quantised form (0: none)."""
         products = [
             reader
             for reader in self._readers[value]
             if reader.op == "linear" and not packed_shape(reader.attrs["weight"]).quant.takes_floats
         ]
-        as_floats = value is self.graph.logits or len(products) < len(self._readers[value])
+        is_asked_for = value in (self.graph.logits, self.graph.hidden)
+        as_floats = is_asked_for or len(products) < len(self._readers[value])
         return as_floats, ACTIVATION_BITS[value.rows] if products else 0
 
-    def _may_be_own(self, value: Value) -> bool:
+    def may_be_own(self, value: Value) -> bool:
         """Whether all that read a value can read the copy of their thread."""
         readers = (reader.op for reader in self._readers[value])
         return value is not self.graph.logits and all(op in READ_COPIES for op in readers)
@@ -260,15 +283,15 @@ class Lowering:
         """Norm, addition, norm, and the quantising of the result."""
         nodes = [node for node in (norm_before, add, norm) if node]
         result = nodes[-1].output
-        as_floats, bits = self._wanted(result)
-        own = all(self._may_be_own(node.output) for node in nodes)
+        as_floats, bits = self.wanted(result)
+        own = all(self.may_be_own(node.output) for node in nodes)
         x, addend, total = nodes[0].inputs[0], None, None
         if add:
             made = norm_before.output if norm_before else x
             addend = add.inputs[1] if made is add.inputs[0] else add.inputs[0]
-            total = self._output(add, in_place_of=addend, own=own)
-        floats = self._output(norm, own=own) if norm and as_floats else None
-        quantised = self._quantised_output(result, bits, own) if bits else None
+            total = self.new_output(add, in_place_of=addend, own=own)
+        floats = self.new_output(norm, own=own) if norm and as_floats else None
+        quantised = self.new_quantised(result, bits, own) if bits else None
         self._add_rows(x, norm_before, addend, total, norm, floats, quantised, bits)
 
     def _add_rows(
@@ -289,7 +312,7 @@ class Lowering:
         own = made[0].own > 0
 
         def weight(node: Node | None) -> tuple[int, int]:
-            return (self._vector(node.attrs["w"], n_loaded), float_bits(node.attrs["eps"])) if node else (0, 0)
+            return (self.vector(node.attrs["w"], n_loaded), float_bits(node.attrs["eps"])) if node else (0, 0)
 
         def place(buffer: Buffer | None) -> tuple[int, int]:
             return (buffer.address, buffer.own) if buffer else (0, 0)
@@ -309,20 +332,20 @@ class Lowering:
             place(quantised)[1],
             bits,
         )
-        reads = [_by_rows(buffer, own) for buffer in (x, other) if buffer]
-        self.writer.add(rows.rows, args, [*reads, *(_by_rows(buffer, own, writes=True) for buffer in made)])
+        reads = [by_rows(buffer, own) for buffer in (x, other) if buffer]
+        self.writer.add(rows.rows, args, [*reads, *(by_rows(buffer, own, writes=True) for buffer in made)])
 
     def _heads(self, head_norm: Node | None = None, rope: Node | None = None) -> None:
         """Norm and rotation of each head."""
         nodes = [node for node in (head_norm, rope) if node]
         source = nodes[0].inputs[0]
-        x, out = self._values[source], self._output(nodes[-1], in_place_of=source)
+        x, out = self._values[source], self.new_output(nodes[-1], in_place_of=source)
         head_dim = nodes[0].attrs["head_dim"]
         n_heads = source.cols // head_dim
         args = (self._count(nodes[0]), x.address, out.address, out.stride, n_heads, head_dim)
         kernel, turn = self._turn(rope)
         norm = (
-            (self._vector(head_norm.attrs["w"], head_dim), float_bits(head_norm.attrs["eps"])) if head_norm else (0, 0)
+            (self.vector(head_norm.attrs["w"], head_dim), float_bits(head_norm.attrs["eps"])) if head_norm else (0, 0)
         )
         split = f"heads{n_heads}"
         self.writer.add(kernel, (*args, *norm, *turn), [Access(x, split), Access(out, split, True)])
@@ -347,10 +370,10 @@ class Lowering:
         """Write keys and values into the cache, and attend."""
         q, k, v = (self._values[x] for x in node.inputs)
         n_head, n_head_kv, head_dim = (node.attrs[key] for key in ("n_head", "n_head_kv", "head_dim"))
-        out = self._output(node)
+        out = self.new_output(node)
         layout = kv.KVLayout(self.sizes.kv_type, n_head_kv, head_dim)
         cache = self._cache(layout.page_bytes)
-        places = (self._at(self.step.positions), self._at(self.step.slots), self._at(self.step.page_tables))
+        places = (self.at(self.step.positions), self.at(self.step.slots), self.at(self.step.page_tables))
         where = (*places, self.sizes.max_pages)
         shape = (cache.address, layout.page_bytes)
         parts = (layout.key_bytes, layout.value_bytes, layout.key_rotation, layout.value_rotation)
@@ -400,19 +423,19 @@ class Lowering:
         return self._scratches[key]
 
     @staticmethod
-    def _at(array: Array) -> int:
+    def at(array: Array) -> int:
         return int(array.ctypes.data)
 
     def _elementwise(self, node: Node, kernel: Kernel) -> None:
         """Rows that stay in the threads' copies, or columns of a product's result."""
         x = self._values[node.inputs[0]]
         own = x.own
-        out = self._output(node, in_place_of=node.inputs[0], own=own > 0 and self._may_be_own(node.output))
+        out = self.new_output(node, in_place_of=node.inputs[0], own=own > 0 and self.may_be_own(node.output))
         args = (self._count(node), node.output.cols, x.address, own, out.address, out.own, float_bits(node.attrs["c"]))
         if own:
-            accesses = [_by_rows(x, out.own > 0), _by_rows(out, out.own > 0, writes=True)]
+            accesses = [by_rows(x, out.own > 0), by_rows(out, out.own > 0, writes=True)]
         else:
-            split = _columns(x.stride // 128)
+            split = columns_split(x.stride // 128)
             accesses = [Access(x, split), Access(out, split, True)]
         self.writer.add(kernel, (*args, ROWS if own else COLUMNS), accesses)
 
@@ -425,9 +448,9 @@ class Lowering:
     def _gate(self, node: Node, kernel: Kernel) -> None:
         """The activation, in the columns that the thread has got from both products."""
         inputs = [self._values[v] for v in node.inputs]
-        as_floats, bits = self._wanted(node.output)
-        floats = self._output(node, in_place_of=node.inputs[0]) if as_floats else None
-        quantised = self._quantised_output(node.output, bits, own=False) if bits else None
+        as_floats, bits = self.wanted(node.output)
+        floats = self.new_output(node, in_place_of=node.inputs[0]) if as_floats else None
+        quantised = self.new_quantised(node.output, bits, own=False) if bits else None
         args = (
             self._count(node),
             node.output.cols,
@@ -437,7 +460,7 @@ class Lowering:
             quantised.stride if quantised else 0,
             bits,
         )
-        split = _columns(inputs[0].stride // 128)
+        split = columns_split(inputs[0].stride // 128)
         writes = [Access(buffer, split, True) for buffer in (floats, quantised) if buffer]
         self.writer.add(kernel, args, [*(Access(b, split) for b in inputs), *writes])
 
@@ -449,8 +472,8 @@ class Lowering:
 
     def _select_outputs(self, node: Node) -> None:
         value = node.inputs[0]
-        x, out = self._values[value], self._output(node, own=self._may_be_own(node.output))
-        chosen = self._at(self.step.output_rows)
+        x, out = self._values[value], self.new_output(node, own=self.may_be_own(node.output))
+        chosen = self.at(self.step.output_rows)
         args = (
             self._count(node),
             value.cols,
@@ -462,21 +485,10 @@ class Lowering:
             out.own,
         )
         reads = Access(x, ALL, few="own" if x.own and out.own else ALL)
-        self.writer.add(elementwise.select_outputs, args, [reads, _by_rows(out, out.own > 0, writes=True)])
+        self.writer.add(elementwise.select_outputs, args, [reads, by_rows(out, out.own > 0, writes=True)])
 
     def _count(self, node: Node) -> int:
         return self.step.count(node.output.rows)
-
-
-def _columns(n_units: int, before: int = 0, after: int = 0) -> str:
-    """The split of a product's result: its units of 32 columns, in a list with those of the products beside it."""
-    return f"columns {before}+{n_units}+{after}"
-
-
-def _by_rows(buffer: Buffer, own: bool, writes: bool = False) -> Access:
-    """What a row that goes by rows touches; `own` says that each thread does all rows when they are few."""
-    few = "own" if buffer.own else ALL if own else "rows"
-    return Access(buffer, "rows", writes, few)
 
 
 def _last_uses(steps: list[Step]) -> dict[Value, int]:
@@ -532,12 +544,13 @@ class TapeProgram:
         Raises: KernelError when something in the graph has no kernel.
         """
         lowering = Lowering(graph, weights, sizes, n_threads)
-        logits = lowering.run()
-        n_floats = len(logits.array) // logits.stride * (logits.stride // 4)
-        self._logits = logits.array.view(np.float32)[:n_floats].reshape(-1, logits.stride // 4)[:, : graph.n_vocab]
+        self._logits = _floats(lowering.run(), graph.n_vocab)
         self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
         compile_all([*lowering.writer.kernels(), *ROUTINES], progress)
         self.tape = lowering.writer.tape()
+        self._tape_hidden = self.tape[: lowering.n_rows_hidden]
+        if graph.hidden is not None and lowering.hidden is not None:
+            self._hidden = _floats(lowering.hidden, graph.hidden.cols)
         self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
         self._team = Team(n_threads)
 
@@ -547,6 +560,18 @@ class TapeProgram:
         self._team.run(self.tape, n)
         return self._logits[:n_out]
 
+    def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
+        """What stands for a text (see Graph.output), float32 [n_out, cols], valid until the next call."""
+        n, n_out = self._step.set(step)
+        self._team.run(self._tape_hidden, n)
+        return self._hidden[:n_out]
+
     def close(self) -> None:
         """End the threads."""
         self._team.close()
+
+
+def _floats(buffer: Buffer, n_cols: int) -> npt.NDArray[np.float32]:
+    """A buffer as float32 [rows, n_cols]."""
+    n_floats = len(buffer.array) // buffer.stride * (buffer.stride // 4)
+    return buffer.array.view(np.float32)[:n_floats].reshape(-1, buffer.stride // 4)[:, :n_cols]

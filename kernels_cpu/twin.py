@@ -6,6 +6,7 @@ Sums of squares run in float64; everything else is float32 as in the compiled ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu import KernelError
-from kernels_cpu.graph import Graph, Node, Pairing, RopeSpec, StepInputs, Value, Vector, Weight
+from kernels_cpu.graph import Graph, Node, Pairing, Pooling, RopeSpec, StepInputs, Value, Vector, Weight
 from kernels_cpu.quants.reference import DEQUANTISERS, dequantise_rows
 
 F32 = npt.NDArray[np.float32]
@@ -87,6 +88,14 @@ def twin_rms_norm(x: F32, w: F32, eps: float) -> F32:
     return (x * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)) * w
 
 
+def twin_layer_norm(x: F32, w: F32, b: F32 | None, eps: float) -> F32:
+    """(x - mean(x)) * w / sqrt(var(x) + eps) + b over the last axis; x [..., cols], w and b [cols]."""
+    deviation = x.astype(np.float64) - np.mean(x, axis=-1, keepdims=True, dtype=np.float64)
+    variance = np.mean(np.square(deviation), axis=-1, keepdims=True)
+    y = (deviation / np.sqrt(variance + eps)).astype(np.float32) * w
+    return y if b is None else y + b
+
+
 def twin_head_norm(x: F32, w: F32, eps: float, head_dim: int) -> F32:
     """RMS norm of each run of head_dim columns: x [n, n_head * head_dim], w [head_dim]."""
     return twin_rms_norm(x.reshape(len(x), -1, head_dim), w, eps).reshape(x.shape)
@@ -140,6 +149,48 @@ def twin_attention(
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.ascontiguousarray((weights @ v).transpose(2, 0, 1, 3)).reshape(n, n_head * head_dim)
+
+
+def twin_attention_within(
+    q: F32, k: F32, v: F32, n_head: int, n_head_kv: int, head_dim: int, scale: float, window: int = 0
+) -> F32:
+    """Attention of the rows of one sequence to each other, before and after.
+
+    q is [n, n_head * head_dim], k and v are [n, n_head_kv * head_dim], at positions 0 .. n - 1. With window > 0, rows
+    see those at most window // 2 away. Gives [n, n_head * head_dim].
+    """
+    n, group = len(q), n_head // n_head_kv
+    queries = q.reshape(n, n_head_kv, group, head_dim).transpose(1, 2, 0, 3)
+    keys = k.reshape(n, n_head_kv, 1, head_dim).transpose(1, 2, 3, 0)
+    scores = (queries @ keys) * np.float32(scale)
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])
+    scores = np.where((distance > window // 2) & (window > 0), np.float32(-np.inf), scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    values = v.reshape(n, n_head_kv, 1, head_dim).transpose(1, 2, 0, 3)
+    return np.ascontiguousarray((weights @ values).transpose(2, 0, 1, 3)).reshape(n, n_head * head_dim)
+
+
+def twin_pool(x: F32, kind: Pooling) -> F32:
+    """The mean, first or last of the rows of one sequence, x [n, cols] -> [cols]. The mean adds them up in order."""
+    if kind != "mean":
+        return x[0 if kind == "cls" else -1]
+    total = x[0].copy()
+    for row in x[1:]:
+        total += row
+    return total / np.float32(len(x))
+
+
+def twin_gelu(x: F32) -> F32:
+    """x (1 + erf(x / sqrt(2))) / 2 (arXiv:1606.08415 section 2), in float64."""
+    wide = x.astype(np.float64)
+    erf = np.array([math.erf(value) for value in (wide * math.sqrt(0.5)).ravel()]).reshape(x.shape)
+    return (0.5 * wide * (1.0 + erf)).astype(np.float32)
+
+
+def twin_add_vector(x: F32, v: Vector) -> F32:
+    """x [n, cols] + v [cols]"""
+    return x + v.data
 
 
 def twin_scale(x: F32, c: float) -> F32:
@@ -229,19 +280,23 @@ class Twin:
         Raises:
             KernelError: a position beyond the context, or a token id beyond the vocabulary.
         """
+        return self._until(self.graph.logits, step)
+
+    def run_hidden(self, step: StepInputs) -> F32:
+        """What stands for a text (see Graph.output), float32 [n_out, cols]. Raises: as run."""
+        return self._until(self.graph.hidden, step)
+
+    def _until(self, result: Value | None, step: StepInputs) -> F32:
+        if result is None:
+            raise KernelError("graph: expected a call of `output`, got none")
         self._check(step)
         values: dict[int, F32] = {}
-        for i, node in enumerate(self.graph.nodes):
+        for i, node in enumerate(self.graph.nodes[: result.index + 1]):
             values[node.output.index] = self._evaluate(node, [values[x.index] for x in node.inputs], step)
             for x in node.inputs:
                 if self._last_use[x.index] == i:
                     values.pop(x.index, None)
-        return values[self._result().index]
-
-    def _result(self) -> Value:
-        if self.graph.logits is None:
-            raise KernelError("graph: expected a call of `output`, got none")
-        return self.graph.logits
+        return values[result.index]
 
     def _check(self, step: StepInputs) -> None:
         if len(step.positions) and not 0 <= step.positions.min() <= step.positions.max() < self.n_ctx:
@@ -258,6 +313,24 @@ class Twin:
 
     def _embedding(self, inputs: list[F32], step: StepInputs, weight: Weight) -> F32:
         return twin_embedding(step.ids, weight)
+
+    def _position_embedding(self, inputs: list[F32], step: StepInputs, weight: Weight) -> F32:
+        return twin_embedding(step.positions, weight)
+
+    def _layer_norm(self, inputs: list[F32], step: StepInputs, w: Vector, b: Vector | None, eps: float) -> F32:
+        return twin_layer_norm(inputs[0], w.data, b.data if b else None, eps)
+
+    def _attention_within(self, inputs: list[F32], step: StepInputs, **attrs: Any) -> F32:
+        out = np.empty_like(inputs[0])
+        for slot in np.unique(step.slots):
+            mine = step.slots == slot
+            out[mine] = twin_attention_within(*(x[mine] for x in inputs), **attrs)
+        return out
+
+    def _pool(self, inputs: list[F32], step: StepInputs, kind: Pooling) -> F32:
+        slots = step.slots[step.output_rows]
+        rows = [twin_pool(inputs[0][step.slots == slot], kind) for slot in slots]
+        return np.stack(rows) if rows else np.zeros((0, inputs[0].shape[1]), np.float32)
 
     def _select_outputs(self, inputs: list[F32], step: StepInputs) -> F32:
         return inputs[0][step.output_rows]
@@ -300,4 +373,6 @@ ELEMENTWISE: dict[str, Callable[..., F32]] = {
     "add": twin_add,
     "swiglu": twin_swiglu,
     "geglu": twin_geglu,
+    "gelu": twin_gelu,
+    "add_vector": twin_add_vector,
 }

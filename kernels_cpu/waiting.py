@@ -56,6 +56,17 @@ class Access:
     few: str | None = None
 
 
+def columns_split(n_units: int, before: int = 0, after: int = 0) -> str:
+    """The split of a product's result: its units of 32 columns, in a list with those of the products beside it."""
+    return f"columns {before}+{n_units}+{after}"
+
+
+def by_rows(buffer: Buffer, own: bool, writes: bool = False) -> Access:
+    """What a row that goes by rows touches; `own` says that each thread does all rows when they are few."""
+    few = "own" if buffer.own else ALL if own else "rows"
+    return Access(buffer, "rows", writes, few)
+
+
 @dataclass
 class Row:
     """A row of the tape before it has addresses of code; `calls` are kernels it calls, its last arguments."""

@@ -20,6 +20,7 @@ is the distance between the threads' copies of a value, 0 for one that all threa
 
 from __future__ import annotations
 
+import struct
 from types import FunctionType
 from typing import Any
 
@@ -92,6 +93,11 @@ def run_of_rows(tyctx, thread, n_threads, n, own):  # type: ignore[no-untyped-de
         return ctx.make_tuple(b, sig.return_type, bounds)
 
     return types.UniTuple(types.int64, 2)(*[types.int64] * 4), gen
+
+
+def float_bits(x: float) -> int:
+    """A float32 as a tape row carries it."""
+    return int(struct.unpack("<i", struct.pack("<f", x))[0])
 
 
 def specialised(template: Any, module: str, name: str, cost: int = 1, **used: Any) -> Kernel:

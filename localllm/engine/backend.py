@@ -42,5 +42,9 @@ class Backend(Protocol):
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Logits float32 [n_out, n_vocab], valid until the next call. Raises KernelError."""
 
+    def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
+        """What stands for a text (see Graph.output), float32 [n_out, cols], valid until the next call. Raises
+        KernelError."""
+
     def close(self) -> None:
         """Gives back threads and memory."""

@@ -18,7 +18,7 @@ from localllm.engine.pages import PageAllocator
 from localllm.engine.sequence import Entry, Sequence, n_pages_for
 from localllm.engine.tape_backend import TapeBackend
 from localllm.errors import ContextLengthError, OptionError, RequestError
-from localllm.models import HParams, build
+from localllm.models import ModelGraph, build
 
 if TYPE_CHECKING:
     from localllm.gguf import GGUFFile
@@ -35,13 +35,23 @@ BACKENDS: dict[str, Callable[[BackendOptions], Backend]] = {"numpy": _numpy_back
 """What can compute a step, by the name that `Engine.load` takes."""
 
 
+SLOTS_WITHOUT_CACHE = 128
+"""Sequences of a step of a model that keeps none."""
+
+
 class Engine:
-    """A loaded model. Not for use by several threads at once."""
+    """A loaded model. Not for use by several threads at once.
+
+    `pooling` says which rows of `step_hidden` stand for a text; if `is_bidirectional`, these rows are one a sequence,
+    pooled already, and a sequence must be whole in one step.
+    """
 
     def __init__(
-        self, hparams: HParams, backend: Backend, *, n_ctx: int, n_batch: int, n_slots: int, n_pages: int
+        self, model: ModelGraph, backend: Backend, *, n_ctx: int, n_batch: int, n_slots: int, n_pages: int
     ) -> None:
-        self.hparams = hparams
+        self.hparams = model.hparams
+        self.pooling = model.pooling
+        self.is_bidirectional = model.graph.is_bidirectional
         self.n_ctx = n_ctx
         self.n_batch = n_batch
         self.n_slots = n_slots
@@ -73,6 +83,9 @@ class Engine:
         length), `n_threads` 0 the number of physical cores, `kv_cache_type` a key of KV_ROUNDINGS. `cache_dir` and
         `model_digest` say where a backend may keep what it derives from the weights.
 
+        A model whose rows see what comes after them takes whole sequences and has no cache: there `n_batch` is at least
+        `n_ctx`, and many sequences may be open.
+
         Raises:
             GGUFError, UnsupportedModelError: the model cannot be built.
             OptionError: an option outside its range.
@@ -86,6 +99,9 @@ class Engine:
         if backend not in BACKENDS:
             raise OptionError(f"backend: expected {' or '.join(BACKENDS)}, got {backend!r}")
         model = build(gguf)
+        if model.graph.is_bidirectional:
+            n_batch = max(n_batch, n_ctx)
+            n_slots, n_pages = max(n_slots, SLOTS_WITHOUT_CACHE), max(n_pages, n_batch)
         options = BackendOptions(
             graph=model.graph,
             n_ctx=n_ctx,
@@ -98,9 +114,7 @@ class Engine:
             model_digest=model_digest,
             on_progress=on_progress,
         )
-        return cls(
-            model.hparams, BACKENDS[backend](options), n_ctx=n_ctx, n_batch=n_batch, n_slots=n_slots, n_pages=n_pages
-        )
+        return cls(model, BACKENDS[backend](options), n_ctx=n_ctx, n_batch=n_batch, n_slots=n_slots, n_pages=n_pages)
 
     @property
     def n_vocab(self) -> int:
@@ -149,6 +163,15 @@ class Engine:
             RequestError: a token id that the model does not have.
             ValueError: no tokens, too many, a closed sequence or one that appears twice.
         """
+        return self._step(entries, self.backend.run)
+
+    def step_hidden(self, entries: Sequence_[Entry]) -> list[npt.NDArray[np.float32] | None]:
+        """As `step`, with the rows that stand for texts, float32 [k, n_embd], in place of logits. Raises: as step."""
+        return self._step(entries, self.backend.run_hidden)
+
+    def _step(
+        self, entries: Sequence_[Entry], run: Callable[[StepInputs], npt.NDArray[np.float32]]
+    ) -> list[npt.NDArray[np.float32] | None]:
         self._check(entries)
         n_needed = sum(entry.seq.n_pages_missing(len(entry.tokens)) for entry in entries)
         if n_needed > self._pages.n_free:
@@ -156,7 +179,7 @@ class Engine:
         try:
             for entry in entries:
                 entry.seq.hold(len(entry.tokens))
-            logits = self.backend.run(self._inputs(entries))
+            logits = run(self._inputs(entries))
         except BaseException:
             for entry in entries:
                 entry.seq.give_back()
@@ -182,6 +205,8 @@ class Engine:
         entry.seq.check_open()
         if len(entry.tokens) == 0:
             raise ValueError("step: expected at least one token an entry, got none")
+        if self.is_bidirectional and len(entry.seq):
+            raise ValueError("step: expected a whole sequence, got the rest of one")
         n_after = len(entry.seq) + len(entry.tokens)
         if n_after > self.n_ctx:
             raise ContextLengthError(f"{n_after} tokens do not fit the context of {self.n_ctx}", n_after, self.n_ctx)

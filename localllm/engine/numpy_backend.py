@@ -61,5 +61,8 @@ class NumpyBackend:
     def run(self, step: StepInputs) -> F32:
         return self._twin.run(step)
 
+    def run_hidden(self, step: StepInputs) -> F32:
+        return self._twin.run_hidden(step)
+
     def close(self) -> None:
         """There is nothing to give back."""

@@ -68,5 +68,8 @@ class TapeBackend:
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         return self._program.run(step)
 
+    def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
+        return self._program.run_hidden(step)
+
     def close(self) -> None:
         self._program.close()

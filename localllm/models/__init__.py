@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from kernels_cpu import KernelError
 from kernels_cpu.graph import Graph
 from localllm.errors import GGUFError, UnsupportedModelError
-from localllm.models import gemma2, gemma3, llama, qwen2, qwen3
+from localllm.models import bert, gemma2, gemma3, gemma_embedding, llama, nomic_bert, qwen2, qwen3
 from localllm.models.hparams import HParams, read_hparams
 from localllm.models.keys import Keys
+from localllm.models.pooling import Pooling, read_pooling
 from localllm.models.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["ARCHITECTURES", "HParams", "ModelGraph", "build", "check_architecture"]
 
 ARCHITECTURES: dict[str, Callable[[Keys, Tensors, HParams], Graph]] = {
+    "bert": bert.build,
+    "gemma-embedding": gemma_embedding.build,
     "gemma2": gemma2.build,
     "gemma3": gemma3.build,
     "llama": llama.build,
+    "nomic-bert": nomic_bert.build,
     "qwen2": qwen2.build,
     "qwen3": qwen3.build,
 }
@@ -35,10 +39,11 @@ ARCHITECTURES: dict[str, Callable[[Keys, Tensors, HParams], Graph]] = {
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A model ready to be run: its forward pass, and its sizes."""
+    """A model ready to be run: its forward pass, its sizes, and what of its rows stands for a text."""
 
     graph: Graph
     hparams: HParams
+    pooling: Pooling
 
 
 def check_architecture(file: GGUFFile) -> str:
@@ -73,7 +78,9 @@ def build(file: GGUFFile) -> ModelGraph:
     except KernelError as error:
         raise GGUFError(f"`{arch}` model does not fit together: {error}") from error
     tensors.finish()
-    return ModelGraph(graph, hparams)
+    if not graph.is_bidirectional and not keys.flag("attention.causal", True):
+        raise UnsupportedModelError(f"unsupported model: `{arch}` with attention that is not causal")
+    return ModelGraph(graph, hparams, read_pooling(keys, "mean" if graph.is_bidirectional else "last"))
 
 
 def _n_vocab(file: GGUFFile, keys: Keys, tensors: Tensors) -> int:

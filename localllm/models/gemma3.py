@@ -19,12 +19,12 @@ def build(keys: Keys, t: Tensors, hp: HParams) -> Graph:
     g = Graph()
     embedding = t.matrix("token_embd.weight", hp.n_vocab, hp.n_embd)
     rope = read_rope(keys, hp.n_ctx_train)
-    rope_windowed = _rope_windowed(keys, rope)
+    near = rope_windowed(keys, rope)
     windows = read_windows(keys, hp.n_layer, keys.integer("attention.sliding_window", 0), period=6)
     scale = keys.number("attention.scale", 0.0) or _scale(hp)
     x = g.scale(g.embedding(embedding), math.sqrt(hp.n_embd))
     for layer in range(hp.n_layer):
-        x = _block(g, t, hp, layer, x, rope_windowed if windows[layer] else rope, scale, windows[layer])
+        x = _block(g, t, hp, layer, x, near if windows[layer] else rope, scale, windows[layer])
     x = g.rms_norm(x, t.vector("output_norm.weight", hp.n_embd), hp.rms_eps)
     logits = t.output(embedding).apply(g, x)
     final_cap = keys.number("final_logit_softcapping", 0.0, low=0.0)
@@ -32,7 +32,7 @@ def build(keys: Keys, t: Tensors, hp: HParams) -> Graph:
     return g
 
 
-def _rope_windowed(keys: Keys, rope: RopeSpec) -> RopeSpec:
+def rope_windowed(keys: Keys, rope: RopeSpec) -> RopeSpec:
     """Windowed layers keep the frequencies of the short training context: another base, and no scaling."""
     base = keys.number("rope.freq_base_swa", 10000.0, low=MIN_FREQ_BASE)
     return dataclasses.replace(rope, freq_base=base, freq_scale=1.0)

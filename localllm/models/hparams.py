@@ -11,6 +11,8 @@ from localllm.models.keys import MAX_NUMBER, Keys
 
 MAX_LAYERS = 512
 MIN_FREQ_BASE = 1.01
+LAYER_NORMED = ("bert", "nomic-bert")
+"""Architectures without RMS norms."""
 MIN_SCALING_FACTOR = 1e-3
 
 
@@ -67,8 +69,13 @@ def read_hparams(keys: Keys, n_vocab: int) -> HParams:
         n_ff=keys.integer_per_layer("feed_forward_length", n_layer, low=1),
         head_dim=head_dim,
         n_rot=n_rot,
-        rms_eps=keys.number("attention.layer_norm_rms_epsilon", low=0.0),
+        rms_eps=_rms_eps(keys),
     )
+
+
+def _rms_eps(keys: Keys) -> float:
+    """0 where there are layer norms instead."""
+    return keys.number("attention.layer_norm_rms_epsilon", 0.0 if keys.arch in LAYER_NORMED else None, low=0.0)
 
 
 def read_rope(keys: Keys, n_ctx_train: int) -> RopeSpec:

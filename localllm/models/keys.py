@@ -40,6 +40,11 @@ class Keys:
             raise self.error(key, f"a number in {low:g}..{high:g}", value)
         return value
 
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean."""
+        value: bool = self._get(key, bool, default)
+        return value
+
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
         value: str = self._get(key, str, default)

@@ -7,6 +7,7 @@ import math
 from kernels_cpu.graph import Graph, RopeSpec, Value
 from localllm.models.hparams import HParams, read_rope
 from localllm.models.keys import Keys
+from localllm.models.pooling import classified, read_pooling
 from localllm.models.tensors import Tensors
 
 
@@ -15,12 +16,16 @@ def build(keys: Keys, t: Tensors, hp: HParams) -> Graph:
     g = Graph()
     embedding = t.matrix("token_embd.weight", hp.n_vocab, hp.n_embd)
     rope = read_rope(keys, hp.n_ctx_train)
-    t.skip("cls.output.weight")  # the classifier of rerankers
     x = g.embedding(embedding)
     for layer in range(hp.n_layer):
         x = _block(g, t, hp, layer, x, rope)
     x = g.rms_norm(x, t.vector("output_norm.weight", hp.n_embd), hp.rms_eps)
-    g.output(t.output(embedding).apply(g, x))
+    if read_pooling(keys, "last") == "rank":
+        t.skip("output.weight")
+        g.output(classified(g, t, x))
+    else:
+        t.skip("cls.output.weight")
+        g.output(t.output(embedding).apply(g, x))
     return g
 
 

@@ -68,6 +68,15 @@ class Tensors:
             raise UnsupportedModelError(f"tensor `{name}`: expected type F32 or F16, got {info.type.name}")
         return Vector(name, info.data.view(dtype).astype(np.float32, copy=False))
 
+    def first_row(self, name: str, n_cols: int) -> Vector:
+        """The first row of a matrix, as float32; stored as F32 or F16."""
+        n_rows = self.n_rows(name)
+        info = self._take(name, (n_cols, n_rows))
+        dtype = _VECTOR_DTYPES.get(int(info.type))
+        if dtype is None:
+            raise UnsupportedModelError(f"tensor `{name}`: expected type F32 or F16, got {info.type.name}")
+        return Vector(f"{name}[0]", info.data.view(dtype)[:n_cols].astype(np.float32))
+
     def optional_vector(self, name: str, size: int) -> Vector | None:
         """A vector, or None if the file has none."""
         return self.vector(name, size) if name in self else None
@@ -124,6 +133,11 @@ class Tensors:
             raise GGUFError(f"tensor `{name}`: expected shape {list(shape)}, got {list(info.shape)}")
         self._taken.add(name)
         return info
+
+
+def normed(g: Graph, t: Tensors, stem: str, x: Value, eps: float) -> Value:
+    """The layer norm of x with `stem.weight` and its optional `.bias`."""
+    return g.layer_norm(x, t.vector(f"{stem}.weight", x.cols), t.optional_vector(f"{stem}.bias", x.cols), eps)
 
 
 def _rows(p: Projection, first: int, end: int) -> Projection:
