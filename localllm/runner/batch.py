@@ -15,6 +15,7 @@ from localllm.messages import Message
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
 from localllm.runner.kept_sequences import KeptSequences, SequenceLike
+from localllm.runner.vectors import STEP_ROWS, VectorJob
 
 # Rows of prefill in a step beside decoding requests, so that their next token does not wait for a long prompt.
 PREFILL_BESIDE_DECODE = 64
@@ -51,6 +52,7 @@ class Batch:
         self._kept = KeptSequences(engine)
         self._active: list[Generation] = []
         self._waiting: deque[Generation] = deque()
+        self._jobs: deque[VectorJob] = deque()
         self._canceled: set[str] = set()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -60,11 +62,17 @@ class Batch:
             self._waiting.append(generation)
             self._changed.notify()
 
+    def submit_job(self, job: VectorJob) -> None:
+        """Take on a job of vectors, which has a step of its own after each of the others."""
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify()
+
     def cancel(self, request_id: str) -> None:
         """End a request without another message; one that is not here is none of our business."""
         with self._changed:
             self._waiting = deque(g for g in self._waiting if g.id != request_id)
-            if any(g.id == request_id for g in self._active):
+            if request_id in [*(g.id for g in self._active), *(job.id for job in self._jobs)]:
                 self._canceled.add(request_id)
 
     def close(self) -> None:
@@ -80,7 +88,7 @@ class Batch:
 
     def _wait_for_work(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting or self._jobs)
             return not self._is_closed
 
     def step(self) -> None:
@@ -95,10 +103,30 @@ class Batch:
         if planned:
             self._evaluate(planned)
         self._remove_done()
+        self._advance_job()
+
+    def _advance_job(self) -> None:
+        """One step of the first job of vectors that somebody waits for, or else of the first."""
+        with self._changed:
+            job = next((job for job in self._jobs if job.is_interactive), self._jobs[0] if self._jobs else None)
+            is_alone = not self._active and not self._waiting
+        if job is None or not (job.is_interactive or is_alone):
+            return
+        is_beside_decode = any(g.is_decoding for g in self._active)
+        n_rows = PREFILL_BESIDE_DECODE if is_beside_decode else min(STEP_ROWS, self._engine.n_batch)
+        job.step(n_rows, self._kept.give_way, is_alone)
+        if job.is_done:
+            with self._changed:
+                self._jobs.remove(job)
 
     def _remove_canceled(self) -> None:
         with self._changed:
             canceled, self._canceled = self._canceled, set()
+            jobs = [job for job in self._jobs if job.id in canceled]
+            for job in jobs:
+                self._jobs.remove(job)
+        for job in jobs:
+            job.close()
         for generation in self._active:
             if generation.id in canceled:
                 generation.is_done = True

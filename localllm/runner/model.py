@@ -23,12 +23,17 @@ DEFAULT_N_CTX = 4096
 DEFAULT_N_BATCH = 512
 # Sequences beyond those of running requests, kept for conversations that go on.
 N_SPARE_SEQUENCES = 4
+# Texts that a model for embeddings may have in one step.
+N_VECTOR_SEQUENCES = 64
 REPORT_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model. `name` is for messages to people; `gguf` stays open as long as the engine is used."""
+    """A loaded model. `name` is for messages to people; `gguf` stays open as long as the engine is used.
+
+    `rank_template` and `separates` say how a query and a document are put together: see VectorModel.
+    """
 
     name: str
     engine: EngineLike
@@ -37,6 +42,8 @@ class Model:
     n_parallel: int
     ready: Ready
     gguf: GGUFFile | None = None
+    rank_template: str | None = None
+    separates: bool = False
 
 
 def load_model(request: LoadRequest, outbox: Outbox) -> Model:
@@ -57,11 +64,12 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
     n_ctx_train = gguf.get(f"{gguf.architecture}.context_length", int, 0)
     n_ctx = choose_n_ctx(request.num_ctx, n_ctx_train)
     n_parallel = max(1, request.num_parallel)
+    is_for_vectors = f"{gguf.architecture}.pooling_type" in gguf.metadata
     engine = Engine.load(
         gguf,
         n_ctx=n_ctx,
         n_batch=max(n_parallel, min(request.num_batch or DEFAULT_N_BATCH, n_ctx)),
-        n_slots=n_parallel + N_SPARE_SEQUENCES,
+        n_slots=n_parallel + (N_VECTOR_SEQUENCES if is_for_vectors else N_SPARE_SEQUENCES),
         n_pages=n_parallel * n_pages_for(n_ctx),
         n_threads=choose_n_threads(request.num_thread),
         kv_cache_type=request.kv_cache_type,
@@ -70,10 +78,29 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         on_progress=Reporter(outbox.send),
     )
     gguf.drop_pages()
+    ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, _capabilities(gguf, engine, tokenizer, templates))
+    rank_template = gguf.metadata.get("tokenizer.chat_template.rerank")
+    return Model(
+        spec.name,
+        engine,
+        tokenizer,
+        templates,
+        n_parallel,
+        ready,
+        gguf,
+        rank_template if isinstance(rank_template, str) else None,
+        gguf.get("tokenizer.ggml.add_sep_token", bool, False),
+    )
+
+
+def _capabilities(gguf: GGUFFile, engine: Engine, tokenizer: Tokenizer, templates: Templates) -> list[str]:
+    """A file that says how its rows stand for a text is one for embeddings, or for ranking."""
+    if engine.pooling == "rank":
+        return ["rerank"]
+    if engine.is_bidirectional or f"{gguf.architecture}.pooling_type" in gguf.metadata:
+        return ["embedding"]
     insert = ["insert"] if can_insert(tokenizer, templates) else []
-    capabilities = ["completion", *insert, *templates.capabilities]
-    ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, capabilities)
-    return Model(spec.name, engine, tokenizer, templates, n_parallel, ready, gguf)
+    return ["completion", *insert, *templates.capabilities]
 
 
 class Reporter:

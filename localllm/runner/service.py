@@ -15,9 +15,11 @@ from localllm.errors import RequestError
 from localllm.messages import (
     Cancel,
     Detokenize,
+    Embed,
     GenerateRequest,
     LoadRequest,
     Message,
+    Rank,
     Rendered,
     Shutdown,
     Text,
@@ -26,11 +28,13 @@ from localllm.messages import (
     read_frame,
 )
 from localllm.runner.batch import Batch
+from localllm.runner.embed import VectorModel, embed_job, rank_job
 from localllm.runner.errors import error_message, failed_message
 from localllm.runner.generation import Generation
 from localllm.runner.model import Model, load_model
 from localllm.runner.outbox import Outbox
 from localllm.runner.prompt import PromptBuilder
+from localllm.runner.vectors import VectorJob
 from localllm.sampling import Sampler, SamplerParams, find_breakers
 
 logger = logging.getLogger(__name__)
@@ -106,12 +110,16 @@ class Service:
             request_id = str(getattr(message, "id", ""))
             if request_id not in self._expected:
                 continue
-            generation = preparation.handle(message)
+            work = preparation.handle(message)
             with self._lock:
                 is_wanted = request_id in self._expected
                 self._expected.discard(request_id)
-                if generation is not None and is_wanted:
-                    batch.submit(generation)
+                if work is None or not is_wanted:
+                    continue
+                if isinstance(work, VectorJob):
+                    batch.submit_job(work)
+                else:
+                    batch.submit(work)
 
 
 class Preparation:
@@ -122,12 +130,20 @@ class Preparation:
         self._send = send
         self._prompts = lru_cache(8)(partial(PromptBuilder, model.name, model.tokenizer, model.templates))
         self._breakers = lru_cache(8)(self._find_breakers)
+        self._vectors = VectorModel(
+            model.name, model.tokenizer, model.engine, model.engine.n_ctx, model.rank_template, model.separates
+        )
 
-    def handle(self, message: Message) -> Generation | None:
-        """Serve one message; what goes wrong is the answer to it. A request for text gives a generation."""
+    def handle(self, message: Message) -> Generation | VectorJob | None:
+        """Serve one message; what goes wrong is the answer to it. A request for text gives a generation, one for
+        vectors or scores a job."""
         try:
             if isinstance(message, GenerateRequest):
                 return self._generation(message)
+            if isinstance(message, Embed):
+                return embed_job(self._vectors, message, self._send)
+            if isinstance(message, Rank):
+                return rank_job(self._vectors, message, self._send)
             self._serve(message)
         except Exception as error:
             self._send(error_message(str(getattr(message, "id", "")), error))
@@ -147,6 +163,8 @@ class Preparation:
             logger.warning("a message of type %r is not for a runner", message.type)
 
     def _generation(self, request: GenerateRequest) -> Generation | None:
+        if {"embedding", "rerank"} & set(self._model.ready.capabilities):
+            raise RequestError(f'"{self._model.name}" does not support {request.kind}')
         # A model may have been loaded for a longer context than this request asks for.
         n_ctx = min(request.options.get("num_ctx") or self._model.engine.n_ctx, self._model.engine.n_ctx)
         prompt = self._prompts(n_ctx).build(request)

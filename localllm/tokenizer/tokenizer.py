@@ -26,7 +26,7 @@ class Tokenizer:
     `special` names the special tokens, `eog_ids` end a generation, `suppress_ids` are never to be sampled,
     `token_types` is int32 [n_vocab] (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte), corrected where
     the file is known to be wrong. `add_bos` and `add_eos` say whether `encode(add_special=True)` adds a token before
-    and after the text (`first` and `last` of the constructor: BOS and EOS, in BERT CLS and SEP).
+    and after the text (`first` and `last`: BOS and EOS, in BERT CLS and SEP).
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Tokenizer:
         self.bos_id, self.eos_id = special.bos, special.eos
         self.eog_ids = frozenset(special.eog)
         self.suppress_ids = suppress_ids
-        self._first, self._last = first, last
+        self._first, self.last = first, last
         self.add_bos, self.add_eos = first is not None, last is not None
         self.add_space_prefix = add_space_prefix
         self._pieces: dict[int, bytes] = {}
@@ -71,8 +71,8 @@ class Tokenizer:
             else:
                 ids.append(fragment)
                 after_special = True
-        if add_special and self._last is not None:
-            ids.append(self._last)
+        if add_special and self.last is not None:
+            ids.append(self.last)
         return ids
 
     def text(self, token: int) -> str:
