@@ -1,6 +1,7 @@
 """BERT's WordPiece: normalised words, longest match from the left, a word that does not fit is unknown as a whole.
 
-Where llama.cpp's normaliser and BERT's own differ (spacing marks, Hangul, controls), this is BERT's own.
+Where llama.cpp's normaliser and BERT's own differ (spacing marks, Hangul, controls, words of more than 100 characters),
+this is BERT's own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 _DROPPED = ("Cc", "Cf", "Co")  # an unassigned code point stays: it may be a letter of a newer Unicode
+_LONGEST_WORD = 100  # a longer one is unknown
 SPACE = "\u2581"  # marks the start of a word in a GGUF vocabulary
 
 _IDEOGRAPHS = (
@@ -54,6 +56,8 @@ class WordPiece:
         yield from _joined(word)
 
     def _pieces(self, word: str) -> list[int]:
+        if len(word) > _LONGEST_WORD + len(SPACE):
+            return self._unknown
         pieces = []
         start = 0
         while start < len(word):

@@ -28,7 +28,7 @@ def model(tmp_path: Path, tiny_models: ModuleType) -> dict[str, Any]:
 @pytest.fixture
 def other(tmp_path: Path, tiny_models: ModuleType) -> dict[str, Any]:
     """One of an architecture that is not supported."""
-    tiny_models.bert_model(tmp_path / "other.gguf")
+    tiny_models.bert_model(tmp_path / "other.gguf", over=[("general.architecture", tiny_models.STRING, "foo")])
     return {"name": "other", "paths": [str(tmp_path / "other.gguf")], "digest": "ffff"}
 
 
