@@ -224,7 +224,7 @@ class TestSentencePiece:
 
 BERT_WORDS = [
     *"aAéß_<|.中文한アकάИעΩİıΣςǅẞ½Ⅷ²°€$+=~`^“﷽ﬁ﹏￥🦙豈\u093e\u0301\u200d\u00a0\u3000\x85\x0b\x1c\u2028\x01\x7f\ufeff\u00ad\ufffd\ue000",
-    *("hello", "12", " ", "  ", "\t", "\r\n", "'s", "!?", "\U00020000"),
+    *("hello", "12", " ", "  ", "\t", "\r\n", "'s", "!?", "\U00020000", "a" * 100, "\u00e9" * 101),
 ]
 BERT_TEXTS = st.lists(st.sampled_from(BERT_WORDS), max_size=12).map("".join)
 
@@ -247,7 +247,7 @@ def bert_pair(published_tokenizer: Published, fixtures_dir: Path) -> tuple[Token
     for i, text in recorded["tokens"].items():
         starts_word = text.startswith("▁")
         vocab[text[1:] if starts_word else text if int(i) in special else f"##{text}"] = int(i)
-    other = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=10_000))
+    other = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     other.normalizer = normalizers.BertNormalizer(lowercase=True)
     other.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return published_tokenizer("bert-bge"), other
