@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from kernels_cpu.compile import kernel
 from kernels_cpu.ops import arg, share
 from kernels_cpu.ops.quantize import write_block
 from kernels_cpu.simd import f32x16, fma, ld_i64, load, select_less, splat, vabs, vexp, zero
+from kernels_cpu.subroutine import subroutine
 
 
-@njit(forceinline=True)
+@subroutine(f32x16, inlined=True)
 def _normal_tail(a: object) -> object:
     """(1 - erf(a / sqrt(2))) / 2 for a >= 0, the share of a normal distribution beyond a: absolute error below 2e-7.
 
@@ -25,7 +24,7 @@ def _normal_tail(a: object) -> object:
     return splat(f32x16, 0.5) * p * t * vexp(splat(f32x16, -0.5) * a * a)
 
 
-@njit(forceinline=True)
+@subroutine(f32x16, inlined=True)
 def _gelu(x: object) -> object:
     """x (1 + erf(x / sqrt(2))) / 2"""
     tail = _normal_tail(vabs(x))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from numba import float32, int64, njit
+from numba import float32, int64
 
 from kernels_cpu.compile import kernel
 from kernels_cpu.graph import PAGE_POSITIONS
@@ -30,6 +30,7 @@ from kernels_cpu.ops.attention_parts import (
 )
 from kernels_cpu.ops.scatter import scatter_f32
 from kernels_cpu.simd import f32_bits, f32x16, larger, ld_f32, ld_i32, ld_i64, load, smaller, st_f32, st_i64, store
+from kernels_cpu.subroutine import subroutine
 from kernels_cpu.sync import atomic_add
 
 ITEM_ROWS = 128
@@ -75,7 +76,7 @@ class WithinScratch:
         return COUNTER_BYTES + self.n_threads * self.thread_bytes
 
 
-@njit
+@subroutine(int64)
 def _sequence_end(start: int, n: int, slots: int) -> int:
     """End of the rows of the sequence that begins at row `start`."""
     end, slot = start + 1, ld_i32(slots + 4 * start)
@@ -84,17 +85,17 @@ def _sequence_end(start: int, n: int, slots: int) -> int:
     return end
 
 
-@njit
+@subroutine(int64, inlined=True)
 def _first_seen(position: int, window: int) -> int:
     return larger(position - window // 2, 0) if window > 0 else int64(0)
 
 
-@njit
+@subroutine(int64, inlined=True)
 def _end_seen(position: int, window: int, n: int) -> int:
     return smaller(position + window // 2 + 1, n) if window > 0 else n
 
 
-@njit
+@subroutine()
 def _copy_position(k: int, v: int, page: int, p: int, head_dim: int) -> None:
     """A head's key and value, float32 [head_dim], to position p of a page: see kv.py for the layout of float32."""
     n_vector, width = head_dim // 16 * 16, round_up(head_dim, 16)
@@ -110,7 +111,7 @@ def _copy_position(k: int, v: int, page: int, p: int, head_dim: int) -> None:
         st_f32(values + 4 * (PAGE_POSITIONS * first + smaller(width - first, 32) * p + d - first), ld_f32(v + 4 * d))
 
 
-@njit
+@subroutine()
 def _copy_head(row: int, pages: int, page_bytes: int, start: int, begin: int, end: int, kv_head: int) -> None:
     """Positions begin .. end - 1 of a sequence, whose rows begin at `start`, to the thread's pages."""
     head_dim = arg(row, 11)
@@ -120,7 +121,7 @@ def _copy_head(row: int, pages: int, page_bytes: int, start: int, begin: int, en
         _copy_position(k, v, pages + p // PAGE_POSITIONS * page_bytes, p % PAGE_POSITIONS, head_dim)
 
 
-@njit
+@subroutine()
 def _segment(row: int, work: int, pages: int, n: int, segment: int, first: int, states: int, n_positions: int) -> None:
     """The states of n queries, of positions first, first + 1, ..., over one segment."""
     head_dim, window = arg(row, 11), arg(row, 14)
@@ -144,7 +145,7 @@ def _segment(row: int, work: int, pages: int, n: int, segment: int, first: int, 
         weigh_f32(n, scores + 4 * p, values, head_dim, from_p, to_p, out, state_bytes, values, work)
 
 
-@njit
+@subroutine()
 def _attend(row: int, work: int, pages: int, start: int, n_positions: int, first: int, n: int, head: int) -> None:
     """The results of n <= BATCH queries of a head, at positions first .. first + n - 1 of a sequence."""
     head_dim, window = arg(row, 11), arg(row, 14)
@@ -168,7 +169,7 @@ def _attend(row: int, work: int, pages: int, start: int, n_positions: int, first
         )
 
 
-@njit
+@subroutine()
 def _attend_item(row: int, work: int, start: int, n_positions: int, head: int, first: int) -> None:
     """A head's results for the rows `first` .. first + ITEM_ROWS - 1 of a sequence, as far as there are so many."""
     head_dim, window, kv_head = arg(row, 11), arg(row, 14), head // (arg(row, 9) // arg(row, 10))

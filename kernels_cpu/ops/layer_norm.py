@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from numba import float32, njit
+from numba import float32, types
 
 from kernels_cpu.compile import kernel
 from kernels_cpu.ops import arg, copy_of, run_of_rows
 from kernels_cpu.ops.quantize import write_block
 from kernels_cpu.simd import f32_bits, f32x16, fma, hsum, ld_f32, ld_i64, load, splat, store
+from kernels_cpu.subroutine import subroutine
 
 
-@njit(forceinline=True)
+@subroutine(types.float64, inlined=True)
 def _mean(x: int, n: int) -> float:
     """The mean of n floats at x: sums in 4 x 16 float32 lanes, the rest in float64."""
     a = b = c = d = splat(f32x16, 0.0)
@@ -29,7 +30,7 @@ def _mean(x: int, n: int) -> float:
     return total / n
 
 
-@njit(forceinline=True)
+@subroutine(types.float64, inlined=True)
 def _variance(x: int, n: int, mean: float) -> float:
     """The mean of the squared distances from `mean` of n floats at x, summed as in _mean."""
     a = b = c = d = splat(f32x16, 0.0)
@@ -49,7 +50,7 @@ def _variance(x: int, n: int, mean: float) -> float:
     return total / n
 
 
-@njit(forceinline=True)
+@subroutine(inlined=True)
 def _sum(x: int, shift: int, addend: int, out: int, n_blocks: int) -> None:
     """out = x + shift + addend, of which those at 0 are left out."""
     for at in range(0, 128 * n_blocks, 64):
