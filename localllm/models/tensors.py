@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +51,10 @@ class Tensors:
 
     def n_rows(self, name: str) -> int:
         """Rows of a matrix, without ticking it off."""
-        shape = self._find(name).shape
-        if len(shape) != 2:
+        shape = _without_ones(self._find(name).shape)
+        if len(shape) > 2:
             raise GGUFError(f"tensor `{name}`: expected two dimensions, got {list(shape)}")
-        return shape[1]
+        return shape[1] if len(shape) == 2 else 1
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """A matrix of any type, as the file stores it."""
@@ -129,10 +130,18 @@ class Tensors:
 
     def _take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         info = self._find(name)
-        if tuple(info.shape) != shape:
+        if _without_ones(info.shape) != _without_ones(shape):
             raise GGUFError(f"tensor `{name}`: expected shape {list(shape)}, got {list(info.shape)}")
         self._taken.add(name)
         return info
+
+
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape as some writers leave it, which drop dimensions of 1 at the end."""
+    n = len(shape)
+    while n > 1 and shape[n - 1] == 1:
+        n -= 1
+    return tuple(shape[:n])
 
 
 def normed(g: Graph, t: Tensors, stem: str, x: Value, eps: float) -> Value:
