@@ -31,6 +31,7 @@ LEAVES = (
 # Modules of the standard library's kind: importable by all of localllm, and importing only each other.
 BASE = (
     *("localllm.env", "localllm.messages", "localllm.options", "localllm.durations", "localllm.errors"),
+    "localllm.tracebacks",
     "localllm.__version__",
 )
 STANDALONE = ("kernels_cpu", "registry", "modelfiles")

@@ -155,14 +155,9 @@ class ChatTemplate:
         with self._lock:
             self._budget.restart()
             try:
-                # copies, since a template may append to the lists it is handed
-                return self._template.render(
-                    messages=copy.deepcopy(messages),
-                    add_generation_prompt=add_generation_prompt,
-                    datetime=self._now().strftime("%Y-%m-%d"),
-                    **self._constants,
-                    **copy.deepcopy(variables),
-                )
+                own = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+                values = {"datetime": self._now().strftime("%Y-%m-%d"), **self._constants, **variables, **own}
+                return self._template.render(copy.deepcopy(values))  # a template may append to the lists it is handed
             except TemplateError:
                 raise
             except RecursionError as error:

@@ -7,14 +7,17 @@ import logging
 import os
 import signal
 import sys
+import threading
 from typing import BinaryIO
+
+from localllm.tracebacks import PlacesOnly
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the daemon's whole group
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     frames = _private_stdout()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    start_log()
 
     # only now: what these import takes a second, in which a signal may come
     from kernels_cpu.team import load_cached
@@ -25,6 +28,19 @@ def main() -> None:
     gc.freeze()  # modules stay: looking for garbage in them takes a tenth of a second each time
     Service(Outbox(frames)).serve(sys.stdin.buffer)
     os._exit(0)  # at once: threads may be inside a long step
+
+
+def start_log() -> None:
+    """Write to stderr, which the daemon's log takes up; like that one, without a request's text."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlacesOnly("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    threading.excepthook = _log_thread
+
+
+def _log_thread(args: threading.ExceptHookArgs) -> None:
+    error = (args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
+    logging.getLogger(__name__).critical("thread %s ended", args.thread and args.thread.name, exc_info=error)
 
 
 def _private_stdout() -> BinaryIO:

@@ -12,7 +12,7 @@ from localllm.errors import RequestError
 from localllm.messages import GenerateRequest
 
 FREE_CHOICES = (None, "auto", "none")
-OWN_VARIABLES = frozenset({"messages", "tools", "functions", "add_generation_prompt", "bos_token", "eos_token"})
+OWN_VARIABLES = frozenset({"messages", "tools", "functions", "add_generation_prompt", "bos_token", "eos_token", "self"})
 
 
 def check_constraints(request: GenerateRequest) -> None:

@@ -132,12 +132,13 @@ def _fitting(tokenizer: Tokenizer, tokens: list[int], limit: int, may_cut: bool)
 def _pair(model: VectorModel, query: str, document: str, limit: int, may_cut: bool) -> list[int]:
     """A query and a document as the model reads them. What is too long loses the document's end."""
     tokens = _joined(model, query, document)
+    words = model.tokenizer.encode(document, add_special=False) if len(tokens) > limit else []
+    # What is left may take more tokens again: a character cut in the middle becomes another one.
     while len(tokens) > limit:
-        words = model.tokenizer.encode(document, add_special=False)
         if not may_cut or not words:
             raise ContextLengthError(TOO_LONG, len(tokens), limit)
-        document = model.tokenizer.decode(words[: max(0, len(words) - (len(tokens) - limit))])
-        tokens = _joined(model, query, document)
+        words = words[: max(0, len(words) - (len(tokens) - limit))]
+        tokens = _joined(model, query, model.tokenizer.decode(words))
     return tokens
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
+from collections.abc import Callable
 from typing import BinaryIO
 
 from localllm.messages import Message, encode_frame
+
+logger = logging.getLogger(__name__)
 
 
 class Outbox:
     """Sends messages in order without ever making the sender wait for the reader of the pipe."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, exit_process: Callable[[int], None] = os._exit) -> None:
         self._stream = stream
+        self._exit_process = exit_process
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="outbox", daemon=True)
         self._thread.start()
@@ -36,4 +41,8 @@ class Outbox:
                     self._stream.flush()
             self._stream.flush()
         except OSError:
-            os._exit(0)  # nobody reads any more: the daemon is gone
+            self._exit_process(0)  # nobody reads any more: the daemon is gone
+        except Exception:
+            # A message that cannot be written would leave its request, and all after it, without an answer.
+            logger.critical("a message cannot be written", exc_info=True)
+            self._exit_process(1)

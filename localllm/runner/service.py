@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
-from localllm.errors import RequestError
+from localllm.errors import RequestError, RunnerError
 from localllm.messages import (
     Cancel,
     Detokenize,
@@ -160,7 +160,7 @@ class Preparation:
                 raise RequestError(f"tokens: ids must be in 0..{n_vocab - 1}, not {bad[0]}")
             self._send(Text(message.id, tokenizer.decode(message.tokens)))
         else:
-            logger.warning("a message of type %r is not for a runner", message.type)
+            raise RunnerError(f'a message of type "{message.type}" is not for a runner')
 
     def _generation(self, request: GenerateRequest) -> Generation | None:
         if {"embedding", "rerank"} & set(self._model.ready.capabilities):

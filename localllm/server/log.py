@@ -6,8 +6,8 @@ exceptions that nobody foresaw the log holds the kinds and the places, of reques
 
 import logging
 import sys
-import traceback
-from types import TracebackType
+
+from localllm.tracebacks import PlacesOnly
 
 QUIET = ("asyncio", "httpx", "httpcore", "uvicorn.error", "multipart", "python_multipart")
 """Libraries that would log each event of the loop, or say again what is said here."""
@@ -22,24 +22,6 @@ def start_log(debug: bool) -> None:
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").addFilter(without_query)
-
-
-class PlacesOnly(logging.Formatter):
-    """Formats an exception as the kinds and places of its chain, without any text."""
-
-    def formatException(self, ei: object) -> str:  # noqa: N802
-        """The lines of the innermost cause first."""
-        assert isinstance(ei, tuple)
-        _, error, trace = ei
-        return "".join(_lines(error, trace)).rstrip()
-
-
-def _lines(error: BaseException | None, trace: TracebackType | None) -> list[str]:
-    if error is None:
-        return []
-    inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    before = _lines(inner, inner.__traceback__) if inner is not None else []
-    return [*before, *traceback.format_tb(trace), f"{type(error).__module__}.{type(error).__qualname__}\n"]
 
 
 def without_query(record: logging.LogRecord) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from localllm.engine import Engine
 from localllm.gguf import open_gguf
 from localllm.messages import Embed, Embeddings, Error, GenerateRequest, Message, Rank, Ready, Scores
 from localllm.runner.batch import Batch
+from localllm.runner.embed import VectorModel, rank_job
 from localllm.runner.model import Model
 from localllm.runner.service import Preparation
 from localllm.runner.templates import Templates
@@ -194,6 +195,30 @@ def test_ranking_cuts_the_document(ranker: Callable[..., Vectors]) -> None:
     assert vectors.refusal(Rank("1", "a dog", ["the cat " * 20], truncate=False)).kind == "ContextLengthError"
     assert vectors.refusal(Rank("1", "a dog " * 20, ["cat"])).kind == "ContextLengthError"
     assert vectors.refusal(embed_of(["a"])).error == '"m" does not support embeddings'
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
+
+    special, last = SimpleNamespace(sep=None), None
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: list[int]) -> str:
+        return bytes(tokens).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("limit", range(3, 12))
+def test_cutting_a_document_inside_a_character_ends(limit: int) -> None:
+    tokenizer: Any = Bytes()
+    engine = SimpleNamespace(pooling="rank", is_bidirectional=True, step=None)
+    model = VectorModel("m", tokenizer, engine, limit)
+    sent: list[Any] = []
+    job = rank_job(model, Rank("1", "q", ["a🦙🦙é"]), sent.append)
+    assert job is not None
+    job._finish([np.zeros(1, np.float32)])
+    assert sent[0].n_tokens[0] <= limit
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])

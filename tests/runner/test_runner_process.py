@@ -31,6 +31,7 @@ from localllm.messages import (
     ModelSpec,
     Progress,
     Ready,
+    Rendered,
     Shutdown,
     Text,
     Tokenize,
@@ -167,6 +168,39 @@ def test_a_step_loop_that_fails_ends_the_process(pipes: Any, monkeypatch: pytest
     runner.send(LoadRequest(SPEC), request("0"))
     assert isinstance(runner.receive(), Ready)
     assert runner.exits_by(5) == [1]
+
+
+def test_every_message_is_answered(pipes: Any) -> None:
+    runner = pipes()
+    strange = [Rendered("a", "text"), Tokens("b", [1]), Done("c")]
+    runner.send(LoadRequest(SPEC), *strange)
+    assert isinstance(runner.receive(), Ready)
+    for message in strange:
+        told = f'a message of type "{message.type}" is not for a runner'
+        assert runner.receive() == Error(message.id, told, "RunnerError")
+
+
+def test_a_message_that_cannot_be_written_ends_the_process() -> None:
+    stream, exits = io.BytesIO(), list[int]()
+    outbox = Outbox(stream, exits.append)
+    outbox.send(Text("1", object()))  # type: ignore[arg-type]
+    outbox.close()
+    assert exits == [1] and not stream.getvalue()
+
+
+def test_exceptions_are_logged_without_their_texts() -> None:
+    script = (
+        "import logging, threading\n"
+        "from localllm.runner.__main__ import start_log\n"
+        "start_log()\n"
+        "try: int('secretword')\n"
+        "except ValueError: logging.getLogger('x').exception('failed')\n"
+        "thread = threading.Thread(target=int, args=('secretword',))\n"
+        "thread.start(); thread.join()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr.count("builtins.ValueError") == 2
+    assert "ERROR x: failed" in done.stderr and "CRITICAL" in done.stderr and "secretword" not in done.stderr
 
 
 def test_progress_is_thinned_out_but_never_loses_an_end() -> None:

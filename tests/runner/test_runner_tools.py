@@ -161,7 +161,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": TOOLS, "tool_choice": "sometimes"}, 'not "sometimes"'),
     ({"tools": TOOLS, "tool_choice": {"type": "x"}}, 'not {"type": "x"}'),
     ({"tools": STRICT}, '"strict" of "add"'),
-    ({"template_arguments": {"messages": []}}, '"messages" is given'),
+    *(({"template_arguments": {name: []}}, f'"{name}" is given') for name in ("messages", "tools", "self")),
     ({"tokens": [1, 10**6]}, "not 1000000"),
 ]
 
@@ -179,6 +179,12 @@ def test_variables_for_the_template(script_runner: Any) -> None:
     assert rendered(runner, messages=[USER], template_arguments={"extra": 7}) == "goTrue7</think>"
     assert rendered(runner, messages=[USER], think=False).startswith("goFalse")
     assert rendered(runner, messages=[USER], template_arguments={"enable_thinking": "no"}).startswith("gono")
+
+
+@pytest.mark.parametrize("name", ["documents", "datetime"])
+def test_variables_with_a_default_can_be_given(script_runner: Any, name: str) -> None:
+    runner = script_runner(template=f"{{{{ messages[0].content }}}} {{{{ {name} }}}}")
+    assert rendered(runner, messages=[USER], template_arguments={name: "given"}) == "go given"
 
 
 def test_a_prompt_of_tokens(script_runner: Any) -> None:

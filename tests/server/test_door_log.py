@@ -3,7 +3,8 @@
 import logging
 import sys
 
-from localllm.server.log import PlacesOnly, without_query
+from localllm.server.log import without_query
+from localllm.tracebacks import PlacesOnly
 
 
 def test_exceptions_are_kinds_and_places() -> None:
