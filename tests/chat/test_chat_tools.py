@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -407,3 +408,27 @@ def test_golden_streams_in_any_pieces(golden: tuple[str, str, list[Part]], data:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
     assert read(family, pieces, begun(family)) == expected
+
+
+ENDLESS: list[tuple[str, str]] = [
+    ("MiniMax M2", '<minimax:tool_call><invoke name="note.add">' + '<parameter name="text">a</parameter>\n' * 2000),
+    ("Qwen coder", "<tool_call><function=note.add>" + "<parameter=text>\na\n</parameter>\n" * 2000),
+    ("GLM", "<tool_call>look\n" + "<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n" * 1500),
+    ("Gemma 4", "<|tool_call>call:look{" + 'city:<|"|>Rome<|"|>,' * 4000),
+    ("Hermes", '<tool_call>{"name": "look", "arguments": {"city": "' + 'Ro\\"me { ' * 8000),
+    *((family, opener + "\n" * 60_000) for family, opener in (("Kimi K2", K2), ("MiniCPM 5", ""), ("Hermes", "Well"))),
+]
+
+
+@pytest.mark.parametrize(("family", "text"), ENDLESS, ids=[f"{f}-{t[:12]!r}" for f, t in ENDLESS])
+def test_what_grows_for_ever_is_not_read_again_with_every_token(family: str, text: str) -> None:
+    started_s = time.process_time()
+    read(family, [text[i : i + 4] for i in range(0, len(text), 4)])
+    assert time.process_time() - started_s < 3.0  # where all is read again these take from 5 s to minutes
+
+
+def test_a_call_that_begins_like_the_one_before_has_its_own_arguments() -> None:
+    begun = '<minimax:tool_call><invoke name="look"><parameter name="city">Rome</parameter>'
+    first, end = '<parameter name="days">3</parameter>', "</invoke></minimax:tool_call>"
+    text = f"{begun}{first}{end}{begun}{end}"
+    assert read("MiniMax M2", list(text)) == [ROME, ToolCall("look", {"city": "Rome"})]

@@ -14,14 +14,35 @@ _PREFIXES = ("functions.", "tools.")
 _BOOLEANS = {"true": True, "false": False}
 
 
+class Progress:
+    """How far a syntax has read text that grows, so that nothing is read again with every token."""
+
+    def __init__(self) -> None:
+        self._reader: object = None
+        self._text = ""
+        self._reached: Any = None
+
+    def take(self, reader: object, text: str, start: Any) -> Any:
+        """What was kept last, where it is this reader's and of this text's beginning, else `start`."""
+        is_same = reader is self._reader and text.startswith(self._text)
+        self._reader = None
+        return self._reached if is_same else start
+
+    def keep(self, reader: object, text: str, reached: Any) -> None:
+        """Go on from what was reached where the same text comes again with more behind it."""
+        self._reader, self._text, self._reached = reader, text, reached
+
+
 class Tools:
     """Looks names and properties up in a request's `tools` (function objects, in OpenAI's shape or bare).
 
-    `spans` finds the ends of JSON in the answer: it is kept here because this lives as long as one answer.
+    `spans` finds the ends of JSON in the answer, `progress` is for other syntaxes: they are kept here because this
+    lives as long as one answer.
     """
 
     def __init__(self, tools: list[dict[str, Any]]) -> None:
         self.spans = Spans()
+        self.progress = Progress()
         functions = [tool.get("function") or tool for tool in tools]
         self._schemas = {str(f.get("name")): f.get("parameters") or {} for f in functions if f.get("name")}
 

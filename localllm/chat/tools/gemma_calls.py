@@ -42,7 +42,7 @@ class GemmaCalls:
         head = self._head.match(text, partial=True)
         if head is None or (is_end and head.partial):
             return rejected
-        end = None if head.partial else self._end(text, head.end())
+        end = None if head.partial else self._end(text, head.end(), tools)
         if end is None:
             if not is_end or head.partial:
                 return None
@@ -53,14 +53,18 @@ class GemmaCalls:
     def read_next(self, text: str, tools: Tools, is_end: bool) -> Step | None:
         return Step(0)
 
-    def _end(self, text: str, at: int) -> int | None:
+    def _end(self, text: str, at: int, tools: Tools) -> int | None:
         """Where the closer stands that is not inside a string."""
-        for i, piece in enumerate(text[at:].split(self.quote)):
-            found = [n for closer in self.closers if (n := piece.find(closer)) >= 0] if i % 2 == 0 else []
-            if found:
-                return at + min(found)
-            at += len(piece) + len(self.quote)
-        return None
+        at, is_inside = tools.progress.take(self, text, (at, False))
+        while True:
+            quote = text.find(self.quote, at)
+            found = [n for closer in self.closers if (n := text.find(closer, at, None if quote < 0 else quote)) >= 0]
+            if found and not is_inside:
+                return min(found)
+            if quote < 0:
+                tools.progress.keep(self, text, (at, is_inside))
+                return None
+            at, is_inside = quote + len(self.quote), not is_inside
 
     def _as_json(self, text: str) -> str:
         pieces = text.split(self.quote)

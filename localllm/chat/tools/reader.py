@@ -28,6 +28,7 @@ class CallReader:
         self._is_first = True
         self._group: Syntax | None = None  # the syntax of the call just read
         self._is_group_closed = False
+        self._is_waiting = False  # for more than white space
 
     @property
     def n_held(self) -> int:
@@ -38,7 +39,8 @@ class CallReader:
         """Take more text; give text and calls that are certain by now, in order."""
         self._held += text
         self._n_fed += len(text)
-        return self._drain(is_end=False) if text else []
+        # White space alone completes no call, nor begins one: it is not looked at before something follows.
+        return self._drain(is_end=False) if text and not (self._is_waiting and text.isspace()) else []
 
     def flush(self) -> list[Part]:
         """The answer ended: what was held back, as text unless it is a whole call."""
@@ -46,6 +48,7 @@ class CallReader:
 
     def _drain(self, is_end: bool) -> list[Part]:
         parts: list[Part] = []
+        self._is_waiting = False
         while self._held:
             found = self._after_call(is_end) if self._group else self._in_text(is_end)
             if found is None:
@@ -57,6 +60,7 @@ class CallReader:
         at, syntaxes = self._next_opener()
         if at is None:
             n = len(self._held) if is_end else self._n_certain()
+            self._is_waiting = n == 0 and self._held.isspace()
             return [self._text(n)] if n else None
         n_shown = len(self._held[:at].rstrip())
         before: list[Part] = [self._text(n_shown)] if n_shown else []
@@ -87,6 +91,7 @@ class CallReader:
         for syntax in syntaxes:
             step = syntax.read(self._held[at:], self._tools, is_end)
             if step is None:
+                self._is_waiting = True
                 return None
             if step.calls or step.is_dropped:
                 return self._taken(syntax, at, step)

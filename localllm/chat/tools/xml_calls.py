@@ -11,6 +11,9 @@ import regex  # type: ignore[import-untyped]
 from localllm.chat.tools.declared import Tools
 from localllm.chat.tools.syntax import Step
 
+Texts = dict[str, tuple[str, str | None]]
+"""The text of each argument, and what its `string` said."""
+
 
 @dataclass(frozen=True)
 class XmlCalls:
@@ -48,10 +51,10 @@ class XmlCalls:
         head = self._head.match(text, partial=True)
         if head is None:
             return rejected
-        end, texts = self._arguments(text, head.end()) if not head.partial else (None, None)
+        end, texts = (None, {}) if head.partial else self._arguments(text, head.end(), tools)
         if end is None:
             return rejected if is_end else None
-        if end < 0 or texts is None:
+        if end < 0:
             return rejected
         name = head["name"].strip()
         values = {key: self._value(tools, name, key, *value) for key, value in texts.items()}
@@ -61,22 +64,22 @@ class XmlCalls:
     def read_next(self, text: str, tools: Tools, is_end: bool) -> Step | None:
         return Step(0)
 
-    def _arguments(self, text: str, at: int) -> tuple[int | None, dict[str, tuple[str, str | None]] | None]:
+    def _arguments(self, text: str, at: int, tools: Tools) -> tuple[int | None, Texts]:
         """Where the call ends (None: not yet, -1: it is none), and its arguments' texts."""
-        texts: dict[str, tuple[str, str | None]] = {}
+        texts: Texts
+        at, texts = tools.progress.take(self, text, (at, {}))
         while True:
             item = self._item.match(text, at, partial=True)
             if item is None:
-                return -1, None
-            if item.partial:
-                return None, None
-            if item["end"] is not None:
+                return -1, {}
+            if not item.partial and item["end"] is not None:
                 return item.end(), texts
-            key = item["key"].strip()
-            close = self.argument_end.replace("{key}", key)
-            if (end := text.find(close, item.end())) < 0:
-                return None, None
-            texts[key] = text[item.end() : end], item.groupdict().get("string")
+            close = "" if item.partial else self.argument_end.replace("{key}", item["key"].strip())
+            end = -1 if item.partial else text.find(close, item.end())
+            if end < 0:
+                tools.progress.keep(self, text, (at, texts))
+                return None, {}
+            texts[item["key"].strip()] = text[item.end() : end], item.groupdict().get("string")
             at = end + len(close)
 
     def _value(self, tools: Tools, name: str, key: str, text: str, string: str | None) -> Any:
