@@ -11,7 +11,9 @@ import httpx
 import openai
 import pytest
 
-from localllm.server.openai_batches import worker
+from localllm.server import chat
+from localllm.server.openai_batches import validation, worker
+from localllm.server.openai_batches.folder import new_id
 
 pytestmark = pytest.mark.anyio
 Running = Callable[..., Any]
@@ -184,6 +186,52 @@ async def test_cancel(running: Running, add_model: Add) -> None:
         assert batch["error_file_id"] is None
         # The next one runs.
         assert (await ended(r, await new_batch(r, line("d", "x"))))["status"] == "completed"
+
+
+async def test_an_application_that_fails_ends_one_request(
+    running: Running, add_model: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model()
+    ask = chat.ask
+
+    async def failing(daemon: Any, body: Any, **fields: Any) -> Any:
+        if body["messages"][0]["content"] == "bug":
+            raise ZeroDivisionError
+        return await ask(daemon, body, **fields)
+
+    monkeypatch.setattr(chat, "ask", failing)
+    async with running() as r:
+        batch = await ended(r, await new_batch(r, line("a", "bug"), line("b", "two"), line("c", "x", Stream=True)))
+        assert batch["status"] == "completed"
+        assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+        failed = lines_of(await content_of(r, batch["error_file_id"]))
+        assert {key: each["response"]["status_code"] for key, each in failed.items()} == {"a": 500, "c": 400}
+
+
+async def test_a_record_of_another_kind_is_none(running: Running, add_model: Add, tmp_path: Path) -> None:
+    add_model()
+    async with running(state_dir=tmp_path) as r:
+        for record in ("[]", '{"strange": 1}', "[" * 100_000):
+            batch_id, file_id = new_id("batch_"), new_id("file-")
+            write_text(tmp_path / "openai" / "batches" / batch_id / "batch.json", record)
+            write_text(tmp_path / "openai" / "files" / f"{file_id}.json", record)
+            assert (await r.http.get(f"/v1/batches/{batch_id}")).status_code == 404
+            assert (await r.http.get(f"/v1/files/{file_id}")).status_code == 404
+        assert (await r.http.get("/v1/batches")).json()["data"] == []
+        assert (await r.http.get("/v1/files")).json()["data"] == []
+        assert (await ended(r, await new_batch(r, line("d", "x"))))["status"] == "completed"
+
+
+def write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_an_input_of_too_many_requests_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MAX_REQUESTS", 3)
+    write_text(tmp_path / "in", jsonl(*(line(str(n), "x") for n in range(9))).decode() + "{")
+    n_read, problems = validation.validate(tmp_path / "in", CHAT)
+    assert n_read == 4 and [problem["code"] for problem in problems] == ["too_many_tasks"]
 
 
 async def test_expiry(running: Running, add_model: Add) -> None:

@@ -83,24 +83,26 @@ class BatchStore:
         """A batch that is not stored yet; its input is still to be put in its folder."""
         return Batch(new_id(PREFIX), created_at=int(time.time()), **fields)
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: Batch, *, syncs: bool = True) -> None:
         """Store a batch. Raises: OSError."""
-        write_record(self.path(batch.id, "batch.json"), asdict(batch))
+        write_record(self.path(batch.id, "batch.json"), asdict(batch), syncs=syncs)
 
     def get(self, batch_id: str) -> Batch | None:
         """A batch, None where there is none of that id."""
-        record = read_record(self.path(batch_id, "batch.json")) if is_id(batch_id) else None
-        return Batch(**record) if record is not None else None
+        return read_record(self.path(batch_id, "batch.json"), Batch) if is_id(batch_id) else None
 
     def change(self, batch_id: str, *, status: str | None = None, **fields: Any) -> Batch:
-        """Change what is known of a batch; a new status takes the time. Raises: LookupError, OSError."""
+        """Change what is known of a batch; a new status takes the time. Raises: LookupError, OSError.
+
+        Only a new status waits for the disk: counts, which change with every request, are found again in the answers.
+        """
         batch = self.get(batch_id)
         if batch is None:
             raise LookupError(batch_id)
         if status is not None and status != batch.status:
             fields |= {"status": status, "times": {**batch.times, status: int(time.time())}}
         changed = replace(batch, **fields)
-        self.put(changed)
+        self.put(changed, syncs=changed.status != batch.status)
         return changed
 
     def all(self) -> list[Batch]:

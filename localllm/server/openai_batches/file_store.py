@@ -83,8 +83,7 @@ class FileStore:
 
     def get(self, file_id: str) -> StoredFile | None:
         """What is known of a file, None where there is none of that id."""
-        record = read_record(self._record_path(file_id)) if is_id(file_id) else None
-        return StoredFile(**record) if record is not None else None
+        return read_record(self._record_path(file_id), StoredFile) if is_id(file_id) else None
 
     def path(self, file_id: str) -> Path:
         """Where the bytes of a file are."""

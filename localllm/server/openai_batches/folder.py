@@ -5,9 +5,11 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+T = TypeVar("T")
 
 ID_BYTES = 12
 _ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
@@ -23,23 +25,22 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """The record in a file, None where there is none or it cannot be read."""
+def read_record(path: Path, kind: Callable[..., T]) -> T | None:
+    """The record of a kind that is in a file, None where there is none, or it cannot be read or is of another kind."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return kind(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Put a record in place of the one that is there. Raises: OSError."""
-    with written_whole(path) as file:
+def write_record(path: Path, record: dict[str, Any], *, syncs: bool = True) -> None:
+    """Put a record in place of the one that is there. Without `syncs` nothing waits for the disk. Raises: OSError."""
+    with written_whole(path, syncs=syncs) as file:
         file.write(json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode())
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def written_whole(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
     """A file to write, which takes the path's name when it is complete. Raises: OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
@@ -47,7 +48,8 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         with open(part, "xb", opener=_private) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if syncs:
+                os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -24,12 +24,12 @@ def validate(path: Path, endpoint: str) -> tuple[int, list[Problem]]:
             problem = _problem(line, endpoint, seen) if line.strip() else None
             if problem is not None:
                 problems.append({**problem, "line": number})
-            if len(problems) >= MAX_ERRORS or len(line) > MAX_LINE_BYTES:
+            if len(problems) >= MAX_ERRORS or len(line) > MAX_LINE_BYTES or len(seen) > MAX_REQUESTS:
                 break
     if not seen and not problems:
         problems.append(_told("empty_file", "the input file holds no requests"))
     if len(seen) > MAX_REQUESTS:
-        problems.append(_told("too_many_tasks", f"a batch may hold {MAX_REQUESTS} requests, not {len(seen)}"))
+        problems.append(_told("too_many_tasks", f"a batch may hold {MAX_REQUESTS} requests"))
     return len(seen), problems
 
 

@@ -70,9 +70,11 @@ class BatchWorker:
         """What goes wrong ends one batch."""
         try:
             await self._advance(batch)
-        except (OSError, ValueError, LookupError) as error:
+        except StoppingError:
+            raise
+        except Exception as error:
             logger.error("batch %s failed: %s", batch.id, type(error).__name__, exc_info=error)
-            problem = {"code": "internal_error", "message": f"the batch cannot be run: {error}", "param": None}
+            problem = {"code": "internal_error", "message": f"the batch cannot be run: {_told(error)}", "param": None}
             with contextlib.suppress(OSError, LookupError):
                 self._batches.change(batch.id, status="failed", errors=[{**problem, "line": None}])
                 return
@@ -153,7 +155,7 @@ class BatchWorker:
 
     async def _answered(self, endpoint: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Status and body of a request, which is made again for as long as it is too busy."""
-        if body.get("stream"):
+        if any(name.lower() == "stream" and value for name, value in body.items()):
             return 400, body_of(APIError(400, "stream: a batch has whole answers only"))
         content = json.dumps(body).encode()
         pause_s = BUSY_PAUSE_S
@@ -198,6 +200,11 @@ class BatchWorker:
             told = {"id": folder.new_id("batch_req_"), "custom_id": custom_id, "response": None, "error": EXPIRED}
             self._batches.append(batch.id, ERRORS, told)
         return len(rest)
+
+
+def _told(error: Exception) -> str:
+    """What is known of an error; the text of one that nobody foresaw may say anything."""
+    return str(error) if isinstance(error, OSError | ValueError | LookupError) else type(error).__name__
 
 
 def _parsed(answer: bytes) -> Any:
