@@ -3,6 +3,7 @@
 Bytes that are no UTF-8, and halves of surrogate pairs, become U+FFFD; what follows the first value is ignored.
 """
 
+import contextlib
 import json
 import re
 from typing import Any, NoReturn
@@ -10,7 +11,13 @@ from typing import Any, NoReturn
 MAX_DEPTH = 200
 """Arrays and objects within each other: what walks a value by recursion must not run out of stack. Go allows 10,000."""
 
+MAX_SCANNED = 20_000
+"""Values and keys that are looked at for the exact error: a large body must not keep the daemon from others."""
+
 _SPACE = " \t\n\r"
+_SPACES = re.compile(r"[ \t\n\r]*")
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+_DIGIT_RUN = re.compile("[0-9]*")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _DIGITS = frozenset("0123456789")
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
@@ -41,8 +48,11 @@ def parse(body: bytes) -> Any:
     try:
         value, _ = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        _Scanner(text, start).scan()
-        raise GoJSONError("exceeded max depth") from error
+        with contextlib.suppress(_TooLongError):
+            _Scanner(text, start).scan()
+            raise GoJSONError("exceeded max depth") from error
+        known = "exceeded max depth" if isinstance(error, RecursionError) else f"invalid JSON: {error}"
+        raise GoJSONError(known) from error
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_too_deep(value):
         raise GoJSONError("exceeded max depth")
     return _without_surrogates(value) if "\\u" in text else value
@@ -80,12 +90,26 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
+class _TooLongError(Exception):
+    """The first error lies behind MAX_SCANNED values."""
+
+
 class _Scanner:
-    """Finds the first error of a text, in Go's words. Keeps its own stack: a text may nest as deep as it likes."""
+    """Finds the first error of a text, in Go's words, unless it comes late.
+
+    Keeps its own stack: a text may nest as deep as it likes.
+    """
 
     def __init__(self, text: str, position: int) -> None:
         self.text = text
         self.position = position
+        self.n_steps = 0
+
+    def step(self) -> None:
+        """Count one value, key or escape. Raises: _TooLongError."""
+        self.n_steps += 1
+        if self.n_steps > MAX_SCANNED:
+            raise _TooLongError
 
     def scan(self) -> None:
         """Raises: GoJSONError where the text's first value is not JSON."""
@@ -108,6 +132,7 @@ class _Scanner:
     def value(self, closers: list[str]) -> None:
         """A scalar whole, or the opening of a container up to its first scalar."""
         while True:
+            self.step()
             self.spaces()
             char = self.peek()
             if char not in "{[":
@@ -136,6 +161,7 @@ class _Scanner:
             self.fail("looking for beginning of value")
 
     def key(self) -> None:
+        self.step()
         if self.peek() != '"':
             self.fail("looking for beginning of object key string")
         self.string()
@@ -146,15 +172,18 @@ class _Scanner:
 
     def string(self) -> None:
         self.position += 1
-        while (char := self.peek()) != '"':
-            if char < " ":
+        while True:
+            self.skip(_PLAIN)
+            char = self.peek()
+            if char not in '"\\':
                 self.fail("in string literal")
             self.position += 1
-            if char == "\\":
-                self.escape()
-        self.position += 1
+            if char == '"':
+                return
+            self.escape()
 
     def escape(self) -> None:
+        self.step()
         char = self.peek()
         if char not in '"\\/bfnrtu':
             self.fail("in string escape code")
@@ -184,8 +213,7 @@ class _Scanner:
     def digits(self, where: str) -> None:
         if self.peek() not in _DIGITS:
             self.fail(where)
-        while self.peek_or_end() in _DIGITS:
-            self.position += 1
+        self.skip(_DIGIT_RUN)
 
     def literal(self, word: str) -> None:
         for expected in word:
@@ -194,8 +222,12 @@ class _Scanner:
             self.position += 1
 
     def spaces(self) -> None:
-        while self.peek_or_end() and self.peek_or_end() in _SPACE:
-            self.position += 1
+        self.skip(_SPACES)
+
+    def skip(self, pattern: "re.Pattern[str]") -> None:
+        """Go past what a pattern matches, which may be nothing."""
+        match = pattern.match(self.text, self.position)
+        self.position = match.end() if match else self.position
 
     def peek(self) -> str:
         char = self.peek_or_end()

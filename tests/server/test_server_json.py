@@ -1,6 +1,7 @@
 """JSON bodies read as Go reads them: error texts, tolerance, and agreement with Python's own decoder."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -106,3 +107,26 @@ def test_binding_errors(value: Any, text: str) -> None:
     with pytest.raises(ValueError) as caught:
         STRUCT.bind(value, Place("Thing"))
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'"' + b"a" * 3_000_000, "unexpected EOF"),
+        (b"[" + b"1," * 500_000, "invalid JSON: Expecting value: line 1 column 1000002 (char 1000001)"),
+        (b"{" + b'"a":1,' * 300_000 + b"x", "invalid JSON: Expecting property name"),
+        (b'["' + b"\\n" * 900_000, "invalid JSON: Unterminated string"),
+        (b"1" * 3_000_000 + b"x", None),
+        (b"[" + b"1," * 30_000 + b"[" * 100_000, "exceeded max depth"),
+    ],
+)
+def test_a_large_body_that_is_no_json_is_told_soon(body: bytes, text: str | None) -> None:
+    """Looking at each character would hold up every other client for a second a megabyte."""
+    started_s = time.process_time()
+    if text is None:
+        parse(body)
+    else:
+        with pytest.raises(GoJSONError) as caught:
+            parse(body)
+        assert str(caught.value).startswith(text)
+    assert time.process_time() - started_s < 0.5
