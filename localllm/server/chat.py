@@ -111,7 +111,7 @@ async def ask(daemon: Daemon, body: dict[str, Any], *, thinks_if_able: bool = Fa
     asked = await inference.begin(daemon, body)
     if thinks_if_able:
         asked = await inference.thinking_if_able(asked)
-    messages = [_message(message) for message in body["messages"] or [] if message is not None]
+    messages = _with_tool_names([_message(message) for message in body["messages"] or [] if message is not None])
     if not messages and asked.unloads:
         return ChatTurn(asked, None)
     await inference.check_capabilities(asked, "chat", images=any("images" in message for message in messages))
@@ -152,6 +152,16 @@ def _tool_call(bound: dict[str, Any]) -> dict[str, Any]:
     function = bound["function"] or {"index": 0, "name": "", "arguments": None}
     call = {"function": {**function, "arguments": function["arguments"] or {}}}
     return {"id": bound["id"], **call} if bound["id"] else call
+
+
+def _with_tool_names(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Templates want the name of the tool that gave a result; some clients send only the id of its call."""
+    calls = [call for message in messages for call in message.get("tool_calls", [])]
+    names = {call["id"]: call["function"]["name"] for call in calls if "id" in call}
+    for message in messages:
+        if message["role"] == "tool" and (name := names.get(message.get("tool_call_id"))):
+            message.setdefault("tool_name", name)
+    return messages
 
 
 def with_model_messages(asked: Asked, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ from localllm.server.describe import described
 from localllm.server.embed import begin
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked
-from localllm.server.streaming import Record, Records, RecordsResponse
+from localllm.server.openai import refuse
+from localllm.server.streaming import OLLAMA, Record, Records, RecordsResponse, Wire
 
 RERANK_REQUEST = Struct(
     "api.RerankRequest",
@@ -61,7 +62,8 @@ async def rerank(request: Request) -> Response:
         raise APIError(400, f'"top_n" must be at least 1, not {body["top_n"]}')
     asked = await begin(daemon_of(request), body)
     wanted = Rank(uuid.uuid4().hex, query, documents, body["truncate"], asked.options)
-    return RecordsResponse(_ranked(asked, wanted), stream=False, fold=_unwrapped)
+    wire = Wire(refuse=refuse) if request.url.path.startswith("/v1") else OLLAMA
+    return RecordsResponse(_ranked(asked, wanted), stream=False, fold=_unwrapped, wire=wire)
 
 
 def _query(body: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from localllm.server.streaming import Records, RecordsResponse
 _COMMON = {"model": String(), "keep_alive": Judged(parse_keep_alive), "options": Map()}
 TOKENIZE_REQUEST = Struct(
     "api.TokenizeRequest",
-    {**_COMMON, "text": String(), "add_special": Bool(default=True), "parse_special": Bool(default=True)},
+    {**_COMMON, "text": String(default=None), "add_special": Bool(default=True), "parse_special": Bool(default=True)},
 )
 DETOKENIZE_REQUEST = Struct("api.DetokenizeRequest", {**_COMMON, "tokens": List(Int())})
 
@@ -27,19 +27,21 @@ DETOKENIZE_REQUEST = Struct("api.DetokenizeRequest", {**_COMMON, "tokens": List(
 @described("token ids of a text", body=TOKENIZE_REQUEST, answer=TOKENS, errors=(404, 500, 503))
 async def tokenize(request: Request) -> Response:
     """The endpoint: {"model", "text"} to {"tokens"}."""
-    return RecordsResponse(_tokenize(await _begin(request, TOKENIZE_REQUEST)), stream=False)
+    return RecordsResponse(_tokenize(await _begin(request, TOKENIZE_REQUEST, "text")), stream=False)
 
 
 @described("the text of token ids", body=DETOKENIZE_REQUEST, answer=TEXT, errors=(404, 500, 503))
 async def detokenize(request: Request) -> Response:
     """The endpoint: {"model", "tokens"} to {"text"}."""
-    return RecordsResponse(_detokenize(await _begin(request, DETOKENIZE_REQUEST)), stream=False)
+    return RecordsResponse(_detokenize(await _begin(request, DETOKENIZE_REQUEST, "tokens")), stream=False)
 
 
-async def _begin(request: Request, struct: Struct) -> Asked:
+async def _begin(request: Request, struct: Struct, needed: str) -> Asked:
     body = await read(request, struct)
     if not body["model"].strip():
         raise APIError(400, "model is required")
+    if body[needed] is None:
+        raise APIError(400, f"{needed} is required")
     return await inference.begin(daemon_of(request), body)
 
 
@@ -51,6 +53,6 @@ async def _tokenize(asked: Asked) -> Records:
 
 
 async def _detokenize(asked: Asked) -> Records:
-    wanted = Detokenize(uuid.uuid4().hex, asked.body["tokens"] or [])
+    wanted = Detokenize(uuid.uuid4().hex, asked.body["tokens"])
     async with await asked.daemon.scheduler.lease(asked.want, asked.keep_alive_ns) as lease:
         yield {"model": asked.shown, "text": await lease.detokenize(wanted)}

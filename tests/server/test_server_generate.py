@@ -243,3 +243,7 @@ async def test_tokenize(running: Running, add_model: Add) -> None:
     async with running() as r:
         assert (await r.post("/api/tokenize", {"model": "m", "text": "ab"})).json()["tokens"] == [97, 98]
         assert (await r.post("/api/detokenize", {"model": "m", "tokens": [97, 98]})).json()["text"] == "ab"
+        assert (await r.post("/api/tokenize", {"model": "m", "text": ""})).json()["tokens"] == []
+        for path, needed in (("/api/tokenize", "text"), ("/api/detokenize", "tokens")):
+            response = await r.post(path, {"model": "m", "content": "ab"})
+            assert (response.status_code, response.json()) == (400, {"error": f"{needed} is required"})

@@ -1,5 +1,6 @@
 """What older clients send without meaning it, and what is refused by name."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -68,3 +69,20 @@ async def test_stop_in_both_of_openais_forms(running: Running, add_model: Add, s
     async with running() as r:
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stop": stop}
         assert (await r.post("/v1/chat/completions", body)).status_code == 200
+
+
+async def test_results_of_tools_are_told_by_the_id_of_their_call(running: Running, add_model: Add) -> None:
+    add_model(jinja="{{ tools }}{% for m in messages %}{{ m.tool_calls }}{{ m.content }}{% endfor %}")
+    call = {"id": "c1", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        {"role": "tool", "tool_call_id": "c1", "tool_name": "own", "content": "3"},
+        {"role": "tool", "tool_call_id": "c9", "content": "4"},
+        {"role": "user", "content": "!request"},
+    ]
+    async with running() as r:
+        answer = (await r.post("/api/chat", {"model": "m", "messages": messages, "stream": False})).json()
+    told = json.loads(answer["message"]["content"])["messages"][2:5]
+    assert [message.get("tool_name") for message in told] == ["add", "own", None]
