@@ -68,6 +68,7 @@ class HarmonyReader:
         self._body: type[Text] | type[Thinking] | None = Text if is_final else None  # None: in a header
         self._recipient: str | None = None
         self._is_called = False  # the arguments of this message were complete
+        self._is_first = True  # no header has been read
 
     @property
     def n_held(self) -> int:
@@ -79,8 +80,15 @@ class HarmonyReader:
 
     def flush(self) -> list[Part]:
         parts = self._drain(is_end=True)
+        if self._is_short_answer():
+            parts += self._shown(self._held)
         self._held = ""
         return joined([*parts, *self._rest()])
+
+    def _is_short_answer(self) -> bool:
+        """What is held is no header that was cut, but all of an answer without channels, which could have been one."""
+        is_header = self._held.lstrip().startswith(("to=", "assistant", *self.tags))
+        return self._body is None and self._is_first and not is_header
 
     def _drain(self, is_end: bool) -> list[Part]:
         parts: list[Part] = []
@@ -104,6 +112,7 @@ class HarmonyReader:
         self._recipient = self._tools.name(recipient[1]) if recipient else None
         is_thinking = TO_SELF in header or (channel is not None and channel[1] == "analysis" and recipient is None)
         self._body, self._is_called = Thinking if is_thinking else Text, False
+        self._is_first = False
         return []
 
     def _read_body(self, is_end: bool) -> list[Part] | None:

@@ -111,6 +111,14 @@ def test_calls_of_another_kind_inside_channels() -> None:
         assert joined([*reader.feed(GLIMMER[:at]), *reader.feed(GLIMMER[at:]), *reader.flush()]) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a", "a"), ("to", "to"), ("<", "<"), ("assistant", ""), (f"{C}final", ""), ("to=functions.x", "")],
+)
+def test_a_short_answer_without_channels_is_no_header(text: str, shown: str) -> None:
+    assert read(list(text)) == ([Text(shown)] if shown else [])
+
+
 def test_without_tools_a_call_is_content() -> None:
     assert read([f"{C}commentary to=functions.look{M}{ARGUMENTS}<|call|>"], tools=None) == [Text(ARGUMENTS)]
 
