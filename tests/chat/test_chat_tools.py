@@ -416,6 +416,8 @@ ENDLESS: list[tuple[str, str]] = [
     ("GLM", "<tool_call>look\n" + "<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n" * 1500),
     ("Gemma 4", "<|tool_call>call:look{" + 'city:<|"|>Rome<|"|>,' * 4000),
     ("Hermes", '<tool_call>{"name": "look", "arguments": {"city": "' + 'Ro\\"me { ' * 8000),
+    ("Hermes", "<tool_call>" * 2000),
+    ("Mistral", "[TOOL_CALLS]" * 2000),
     *((family, opener + "\n" * 60_000) for family, opener in (("Kimi K2", K2), ("MiniCPM 5", ""), ("Hermes", "Well"))),
 ]
 

@@ -14,6 +14,8 @@ from localllm.chat.tools.syntax import Step
 _NAMES = ("name", "tool_name", "function", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args")
 _FENCES = ("```json", "```")
+_BLANK = re.compile(r"\s*")
+_MAX_SKIPPED = 8
 _SEPARATORS = re.compile(r"[\s,;]*")
 _FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 _BEGUN_OBJECT = re.compile(r'\{\s*($|"|\})')
@@ -58,9 +60,10 @@ class JsonCalls:
     def _object_start(self, text: str, at: int, is_end: bool) -> int | None:
         """Where the first object begins, after a list's bracket and other tags; -1 if there is none, None: wait."""
         skipped = ("[", *_FENCES, *(() if self.is_only_first else self.openers))
-        while True:
-            at += len(text[at:]) - len(text[at:].lstrip())
-            rest = text[at:]
+        longest = max(map(len, skipped))
+        for _ in range(_MAX_SKIPPED):
+            at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
+            rest = text[at : at + longest + 1]
             if rest.startswith("{"):
                 return at
             found = max((s for s in skipped if rest.startswith(s)), key=len, default="")
@@ -69,6 +72,7 @@ class JsonCalls:
             if not found:
                 return -1
             at += len(found)
+        return -1  # a model that writes one tag after another
 
     def _object(self, text: str, at: int, tools: Tools, is_end: bool) -> Step | None:
         if self.is_only_first and not _may_be_call(text[at:], tools):
