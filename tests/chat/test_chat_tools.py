@@ -418,6 +418,7 @@ ENDLESS: list[tuple[str, str]] = [
     ("Hermes", '<tool_call>{"name": "look", "arguments": {"city": "' + 'Ro\\"me { ' * 8000),
     ("Hermes", "<tool_call>" * 2000),
     ("Mistral", "[TOOL_CALLS]" * 2000),
+    ("Gemma 4", "<|tool_call>" + "\n" * 30_000),
     *((family, opener + "\n" * 60_000) for family, opener in (("Kimi K2", K2), ("MiniCPM 5", ""), ("Hermes", "Well"))),
 ]
 

@@ -31,7 +31,7 @@ class GemmaCalls:
     def __post_init__(self) -> None:
         object.__setattr__(self, "trailers", self.closers)
         openers = "|".join(re.escape(o) for o in self.openers)
-        object.__setattr__(self, "_head", regex.compile(rf"(?:{openers})\s*(?:call:)?\s*{NAME}\s*(?=\{{)"))
+        object.__setattr__(self, "_head", regex.compile(rf"(?:{openers})\s*(?:call:\s*)?{NAME}\s*(?=\{{)"))
 
     @property
     def tags(self) -> tuple[str, ...]:
