@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,9 +36,10 @@ from localllm.server import (
 )
 from localllm.server.access import AccessMiddleware
 from localllm.server.daemon import Daemon
-from localllm.server.errors import STATUS, APIError, response_of
+from localllm.server.errors import STATUS, APIError, Refusal, Refusals, refusal, response_of
 from localllm.server.key_check import KeyMiddleware
 from localllm.server.limits import LimitsMiddleware
+from localllm.server.unforeseen import UnforeseenMiddleware
 from registry.errors import RegistryError
 from registry.store import Store
 
@@ -80,6 +81,7 @@ def create_app(daemon: Daemon) -> Starlette:
         routes=list(ROUTES),
         middleware=[
             Middleware(AccessMiddleware, is_loopback=settings.is_loopback, origins=settings.origins),
+            Middleware(UnforeseenMiddleware, refusals=REFUSALS),
             Middleware(KeyMiddleware, keys=settings.keys, refusals=REFUSALS),
             Middleware(
                 LimitsMiddleware,
@@ -92,7 +94,6 @@ def create_app(daemon: Daemon) -> Starlette:
             HTTPException: _http_error,
             APIError: _error,
             **{kind: _error for kind, _ in STATUS},
-            Exception: _error,
         },
         lifespan=_lifespan,
     )
@@ -102,17 +103,15 @@ def create_app(daemon: Daemon) -> Starlette:
     return app
 
 
-Refusal = Callable[[Exception], Response]
-REFUSALS: tuple[tuple[str, Refusal], ...] = (
+REFUSALS: Refusals = (
     (anthropic.PREFIX, anthropic.response_of),
     ("/v1", openai.refuse),
     ("/", response_of),
 )
-"""How errors are told below a path; the first prefix that fits counts."""
 
 
 def _refusal(request: Request) -> Refusal:
-    return next(refuse for prefix, refuse in REFUSALS if request.url.path.startswith(prefix))
+    return refusal(REFUSALS, request.url.path)
 
 
 async def _error(request: Request, error: Exception) -> Response:

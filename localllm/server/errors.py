@@ -1,10 +1,11 @@
 """From an exception to a status code and an error body, in one table; it knows no endpoint."""
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from localllm.errors import (
     LocalLLMError,
@@ -27,6 +28,10 @@ from registry.errors import (
 )
 
 logger = logging.getLogger(__name__)
+
+Refusal = Callable[[Exception], Response]
+Refusals = Sequence[tuple[str, Refusal]]
+"""How errors are told below a path; the first prefix that fits counts."""
 
 
 class APIError(Exception):
@@ -82,3 +87,8 @@ def body_of(error: Exception) -> dict[str, Any]:
 def response_of(error: Exception) -> JSONResponse:
     """The whole answer to a request that failed before anything was sent."""
     return JSONResponse(body_of(error), status_of(error), media_type="application/json; charset=utf-8")
+
+
+def refusal(refusals: Refusals, path: str) -> Refusal:
+    """How errors are told at a path."""
+    return next(refuse for prefix, refuse in refusals if path.startswith(prefix))

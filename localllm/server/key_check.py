@@ -3,17 +3,14 @@
 Whether a daemon is there (`GET /`), and what a browser asks before a request (OPTIONS), needs no key.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localllm.keys import Keyring
 from localllm.server.daemon import DAEMON_KEY
-from localllm.server.errors import APIError
-
-Refusals = Sequence[tuple[str, Callable[[Exception], Response]]]
+from localllm.server.errors import APIError, Refusals, refusal
 
 HINT = "send a key as `Authorization: Bearer KEY` or `x-api-key: KEY`; the commands send LOCALLLM_API_KEY"
 
@@ -36,8 +33,7 @@ class KeyMiddleware:
             await self._app(scope, receive, send)
             return
         error = APIError(401, "invalid API key" if sent else "missing API key", hint=HINT)
-        refuse = next(refuse for prefix, refuse in self._refusals if scope["path"].startswith(prefix))
-        response = refuse(error)
+        response = refusal(self._refusals, scope["path"])(error)
         response.headers["WWW-Authenticate"] = "Bearer"
         await response(scope, receive, send)
 

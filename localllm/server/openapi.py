@@ -7,7 +7,7 @@ declarations that bind requests. It knows no endpoint.
 import http
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
@@ -18,11 +18,9 @@ from starlette.routing import BaseRoute, Route
 from localllm import __version__
 from localllm.server.binding import Bool, Type
 from localllm.server.describe import Description, described, description_of
-from localllm.server.errors import APIError
+from localllm.server.errors import APIError, Refusal, Refusals, refusal
 from localllm.server.schema import Schema, schema_of
 from localllm.server.streaming import json_response
-
-Refusals = Sequence[tuple[str, Callable[[Exception], Response]]]
 
 OPENAPI_VERSION = "3.1.0"
 JSON_TYPE = "application/json"
@@ -122,7 +120,7 @@ def _form(about: Description) -> Schema:
 def _responses(route: Route, about: Description, refusals: Refusals) -> dict[str, Schema]:
     has_body = about.body is not None or bool(about.form)
     statuses = {401, 403, *((400, 408, 413) if has_body else ()), *about.errors}
-    refuse = next(refuse for prefix, refuse in refusals if route.path.startswith(prefix))
+    refuse = refusal(refusals, route.path)
     responses = {"200": _success(about)}
     for status in sorted(statuses):
         responses[str(status)] = _refusal(status, refuse)
@@ -140,7 +138,7 @@ def _success(about: Description) -> Schema:
     return {"description": "the answer", **({"content": content} if content else {})}
 
 
-def _refusal(status: int, refuse: Callable[[Exception], Response]) -> Schema:
+def _refusal(status: int, refuse: Refusal) -> Schema:
     phrase = http.HTTPStatus(status).phrase if status in http.HTTPStatus._value2member_map_ else "canceled"
     described_status: Schema = {"description": phrase.lower()}
     if status != 403:  # refused for its Host or Origin, without a body

@@ -158,11 +158,19 @@ async def test_an_unforeseen_exception_is_a_json_500(
 ) -> None:
     async with running() as r:
         monkeypatch.setattr(r.daemon.store, "models", lambda: 1 / 0)
-        r.http._transport.raise_app_exceptions = False
-        response = await r.http.get("/api/tags")
-        assert response.status_code == 500
-        assert response.json() == {"error": "internal error: ZeroDivisionError"}
-        assert "ZeroDivisionError" in caplog.text
+        for path, error in (
+            ("/api/tags", "internal error: ZeroDivisionError"),
+            ("/v1/models", {"message": "internal error: ZeroDivisionError", "type": "api_error"}),
+        ):
+            caplog.clear()
+            response = await r.http.get(path, headers={"Origin": "http://localhost:3000"})
+            assert response.status_code == 500
+            told = response.json()["error"]
+            assert told == error if isinstance(error, str) else error.items() <= told.items()
+            assert response.headers["access-control-allow-origin"] == "http://localhost:3000"
+            assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+                "unexpected ZeroDivisionError"
+            ]
 
 
 async def test_blobs(running: Running, store: Any) -> None:

@@ -11,8 +11,7 @@ from localllm.server.daemon import DAEMON_KEY, Daemon
 async def post(app: ASGIApp, daemon: Daemon, path: str, body: bytes) -> tuple[int, bytes]:
     """The status and the body of the answer, as a client would get them; `daemon` is what serves it.
 
-    Whoever stops waiting for it cancels the request. An error that the application has answered, and raises for a
-    server's log, is an answer like any other.
+    Whoever stops waiting for it cancels the request.
     """
     answer = _Answer(body)
     scope: dict[str, Any] = {
@@ -30,11 +29,7 @@ async def post(app: ASGIApp, daemon: Daemon, path: str, body: bytes) -> tuple[in
         "server": ("localhost", 0),
         DAEMON_KEY: daemon,
     }
-    try:
-        await app(scope, answer.receive, answer.send)
-    except Exception:
-        if not answer.is_whole:
-            raise
+    await app(scope, answer.receive, answer.send)
     return answer.status, bytes(answer.body)
 
 
@@ -42,7 +37,6 @@ class _Answer:
     def __init__(self, request_body: bytes) -> None:
         self._request_body: bytes | None = request_body
         self.status = 500
-        self.is_whole = False
         self.body = bytearray()
 
     async def receive(self) -> Message:
@@ -56,4 +50,3 @@ class _Answer:
             self.status = message["status"]
         elif message["type"] == "http.response.body":
             self.body += message.get("body", b"")
-            self.is_whole = not message.get("more_body", False)
