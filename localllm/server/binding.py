@@ -32,6 +32,15 @@ class BindError(ValueError):
         self.path = path
 
 
+class ContentEncodingError(ValueError):
+    """The body is compressed; `hint` says what to do."""
+
+    hint = "send the body as it is, without Content-Encoding"
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(f'content encoding "{coding:.80}" is not supported')
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a value stands: the struct's name, and the path of fields below it."""
@@ -220,7 +229,18 @@ def _log_ignored(place: Place, key: str) -> None:
 
 
 async def read(request: Request, struct: Struct) -> dict[str, Any]:
-    """The body of a request, bound. Raises: BindError, BodyTooLargeError, BodyTooSlowError, GoJSONError."""
+    """The body of a request, bound.
+
+    Raises: BindError, BodyTooLargeError, BodyTooSlowError, ContentEncodingError, GoJSONError.
+    """
+    refuse_encoded(request)
     value = go_json.parse(await request.body())
     place = Place(struct.go_name.rpartition(".")[2])
     return struct.bind({} if value is None else value, place)
+
+
+def refuse_encoded(request: Request) -> None:
+    """Refuse a body that is not sent as it is. Raises: ContentEncodingError."""
+    coding = request.headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        raise ContentEncodingError(coding)

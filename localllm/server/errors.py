@@ -15,7 +15,7 @@ from localllm.errors import (
     ServerBusyError,
     TemplateError,
 )
-from localllm.server.binding import BindError
+from localllm.server.binding import BindError, ContentEncodingError
 from localllm.server.go_json import GoJSONError
 from localllm.server.limits import BodyTooLargeError, BodyTooSlowError
 from registry.errors import (
@@ -48,6 +48,7 @@ class APIError(Exception):
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (GoJSONError, 400),
     (BindError, 400),
+    (ContentEncodingError, 415),
     (BodyTooLargeError, 413),
     (BodyTooSlowError, 408),
     (OptionError, 400),

@@ -119,7 +119,7 @@ def _form(about: Description) -> Schema:
 
 def _responses(route: Route, about: Description, refusals: Refusals) -> dict[str, Schema]:
     has_body = about.body is not None or bool(about.form)
-    statuses = {401, 403, *((400, 408, 413) if has_body else ()), *about.errors}
+    statuses = {401, 403, *((400, 408, 413, 415) if has_body else ()), *about.errors}
     refuse = refusal(refusals, route.path)
     responses = {"200": _success(about)}
     for status in sorted(statuses):

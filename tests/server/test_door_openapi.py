@@ -65,7 +65,7 @@ def test_an_operation() -> None:
     paths = document([Route("/v1/files/{id:path}", endpoint, methods=["POST"])], REFUSALS)["paths"]
     operation = paths["/v1/files/{id}"]["post"]
     assert [(p["name"], p["in"]) for p in operation["parameters"]] == [("id", "path"), ("limit", "query")]
-    assert set(operation["responses"]) == {"200", "400", "401", "403", "404", "408", "413"}
+    assert set(operation["responses"]) == {"200", "400", "401", "403", "404", "408", "413", "415"}
     assert operation["tags"] == ["OpenAI"]
 
 

@@ -209,3 +209,23 @@ async def test_a_body_beyond_the_limit_is_not_read_to_its_end(running: Running) 
         assert response.json() == {"error": "request body too large: the limit is 1000 bytes"}
         assert n_sent < 2000
         assert (await r.post("/api/chat", b" " * 998 + b"{}")).json() == {"error": "model is required"}
+
+
+async def test_a_compressed_body_is_refused_in_each_dialect(running: Running) -> None:
+    text = 'content encoding "zstd" is not supported'
+    hint = "send the body as it is, without Content-Encoding"
+    kind = "invalid_request_error"
+    openai = {"error": {"message": text, "type": kind, "param": None, "code": None, "hint": hint}}
+    told: dict[str, dict[str, Any]] = {
+        "/api/chat": {"error": text, "hint": hint},
+        "/v1/messages": {"type": "error", "error": {"type": kind, "message": text, "hint": hint}},
+        **dict.fromkeys(("/v1/chat/completions", "/v1/batches", "/v1/files"), openai),
+    }
+    async with running() as r:
+        for path, body in told.items():
+            response = await r.http.post(path, content=b"\x28\xb5\x2f\xfd", headers={"Content-Encoding": "zstd"})
+            answer = response.json()
+            answer.pop("request_id", None)
+            assert (response.status_code, answer) == (415, body), path
+        response = await r.http.post("/api/chat", content=b"{}", headers={"Content-Encoding": "Identity"})
+        assert response.json() == {"error": "model is required"}

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from localllm.messages import Chunk, Done, Message
 from localllm.server import chat
-from localllm.server.binding import Anything, BindError, Bool, Int, List, Map, Place, String, Struct
+from localllm.server.binding import Anything, BindError, Bool, Int, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
 from localllm.server.openai import chunks, fields, tools
@@ -55,11 +55,11 @@ CHAT_COMPLETION_REQUEST = Struct(
     body=CHAT_COMPLETION_REQUEST,
     answer=CHAT_COMPLETION,
     streams=EVENT_STREAM,
-    errors=(404, 415, 500, 503),
+    errors=(404, 500, 503),
 )
 async def chat_completions(request: Request) -> Response:
     """The endpoint."""
-    return await answer(daemon_of(request), await fields.read(request, CHAT_COMPLETION_REQUEST))
+    return await answer(daemon_of(request), await read(request, CHAT_COMPLETION_REQUEST))
 
 
 async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from localllm.messages import Chunk, Detokenize, Done, GenerateRequest, Message
 from localllm.server import generate, inference
-from localllm.server.binding import Anything, Bool, Int, Map, Place, String, Struct
+from localllm.server.binding import Anything, Bool, Int, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
 from localllm.server.inference import Asked
@@ -55,11 +55,11 @@ Prompt = str | list[int]
     body=COMPLETION_REQUEST,
     answer=COMPLETION,
     streams=EVENT_STREAM,
-    errors=(404, 415, 500, 503),
+    errors=(404, 500, 503),
 )
 async def completions(request: Request) -> Response:
     """The endpoint."""
-    return await answer(daemon_of(request), await fields.read(request, COMPLETION_REQUEST))
+    return await answer(daemon_of(request), await read(request, COMPLETION_REQUEST))
 
 
 async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:

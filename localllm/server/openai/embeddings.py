@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm.server import embed
-from localllm.server.binding import Anything, Bool, Int, Map, String, Struct
+from localllm.server.binding import Anything, Bool, Int, Map, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
 from localllm.server.openai import fields
@@ -32,10 +32,10 @@ EMBEDDING_REQUEST = Struct(
 )
 
 
-@described("vectors of texts, of length 1", body=EMBEDDING_REQUEST, answer=EMBEDDINGS, errors=(404, 415, 500, 503))
+@described("vectors of texts, of length 1", body=EMBEDDING_REQUEST, answer=EMBEDDINGS, errors=(404, 500, 503))
 async def embeddings(request: Request) -> Response:
     """The endpoint."""
-    return answer(daemon_of(request), await fields.read(request, EMBEDDING_REQUEST))
+    return answer(daemon_of(request), await read(request, EMBEDDING_REQUEST))
 
 
 def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:

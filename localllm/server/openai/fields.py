@@ -6,12 +6,9 @@ Every model option may stand at the top level beside `options`, where its name m
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
-
 from localllm.options import BY_NAME
-from localllm.server import binding, inference
+from localllm.server import inference
 from localllm.server.binding import Anything, Bool, Judged, Map, Place, String, Struct, Type
-from localllm.server.errors import APIError
 from localllm.server.openai.errors import InvalidRequestError, told
 from localllm.server.schema import Schema, schema_of
 
@@ -75,14 +72,6 @@ STREAM_FIELDS: dict[str, Type] = {
     "stream": Bool(),
     "stream_options": Struct("openai.StreamOptions", {"include_usage": Bool()}),
 }
-
-
-async def read(request: Request, struct: Struct) -> dict[str, Any]:
-    """The body of a request, bound. Raises: BindError, BodyTooLargeError, GoJSONError, APIError."""
-    coding = request.headers.get("content-encoding", "identity")
-    if coding != "identity":
-        raise APIError(415, f'content encoding "{coding}" is not supported', hint="send the body as it is")
-    return await binding.read(request, struct)
 
 
 def options_of(body: dict[str, Any], limit: int | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from localllm.server.binding import Bool, Int, List, String, Struct
+from localllm.server.binding import Bool, Int, List, String, Struct, refuse_encoded
 from localllm.server.daemon import daemon_of
 from localllm.server.describe import described
 from localllm.server.errors import APIError
@@ -42,6 +42,7 @@ DELETED = Struct(
 @described("uploads a file of requests for a batch", form={"purpose": String()}, answer=FILE, errors=(500,))
 async def upload(request: Request) -> Response:
     """The endpoint: a form with a `file`, and "batch" as its `purpose`."""
+    refuse_encoded(request)
     try:
         form = await request.form(max_files=1, max_fields=8)
     except HTTPException as error:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from localllm.messages import Chunk, Done, GenerateRequest
 from localllm.server import chat, inference
-from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct
+from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
 from localllm.server.errors import status_of
@@ -66,11 +66,11 @@ RESPONSE_REQUEST = Struct(
     body=RESPONSE_REQUEST,
     answer=RESPONSE,
     streams=EVENT_STREAM,
-    errors=(404, 415, 500, 503),
+    errors=(404, 500, 503),
 )
 async def responses(request: Request) -> Response:
     """The endpoint."""
-    return await answer(daemon_of(request), await fields.read(request, RESPONSE_REQUEST))
+    return await answer(daemon_of(request), await read(request, RESPONSE_REQUEST))
 
 
 async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
