@@ -5,6 +5,7 @@ exceptions that nobody foresaw the log holds the kinds and the places, of reques
 """
 
 import logging
+import re
 import sys
 
 from localllm.tracebacks import PlacesOnly
@@ -12,6 +13,8 @@ from localllm.tracebacks import PlacesOnly
 QUIET = ("asyncio", "httpx", "httpcore", "uvicorn.error", "multipart", "python_multipart")
 """Libraries that would log each event of the loop, or say again what is said here."""
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+_VALUE = re.compile(r"[(<{\['\"\n]")
 
 
 def start_log(debug: bool) -> None:
@@ -22,6 +25,7 @@ def start_log(debug: bool) -> None:
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").addFilter(without_query)
+    logging.getLogger("asyncio").addFilter(without_values)
 
 
 def without_query(record: logging.LogRecord) -> bool:
@@ -29,4 +33,10 @@ def without_query(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple) and len(record.args) == 5:
         client, method, path, *rest = record.args
         record.args = (client, method, str(path).partition("?")[0], *rest)
+    return True
+
+
+def without_values(record: logging.LogRecord) -> bool:
+    """Cut a message of asyncio's where the first value is shown: of a task that is its exception, text and all."""
+    record.msg, record.args = _VALUE.split(record.getMessage(), 1)[0].rstrip(), None
     return True
