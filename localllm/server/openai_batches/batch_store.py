@@ -9,18 +9,19 @@ After a crash the last line may be cut: it is dropped, and its request made agai
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from localllm.server.openai_batches.folder import is_id, new_id, read_record, write_record
+from localllm.server.openai_batches.folder import is_id, new_id, read_record, remove_parts, write_record
 
 PREFIX = "batch_"
 WAITING = ("validating", "in_progress", "finalizing", "cancelling")
 """What a batch goes through before it is completed, failed, expired or cancelled."""
-OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
+INPUT, OUTPUT, ERRORS = "input.jsonl", "output.jsonl", "errors.jsonl"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Batch:
     def is_waiting(self) -> bool:
         """Whether something is still to come."""
         return self.status in WAITING
+
+    @property
+    def ended_at(self) -> int:
+        """When the last thing happened, in Unix seconds."""
+        return max(self.times.values(), default=self.created_at)
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's batch object."""
@@ -110,6 +116,28 @@ class BatchStore:
         found = [self.get(path.name) for path in self._folder.glob(f"{PREFIX}*")]
         return sorted((batch for batch in found if batch), key=lambda one: (one.created_at, one.id), reverse=True)
 
+    def remove(self, batch_id: str) -> None:
+        """Remove a batch. Raises: OSError."""
+        shutil.rmtree(self._folder / batch_id)
+
+    def remove_parts(self, before_s: float) -> None:
+        """Remove what a crash before `before_s`, in Unix seconds, left half written or without a record.
+
+        Raises: OSError.
+        """
+        remove_parts(self._folder, f"{PREFIX}*/*", before_s)
+        for path in self._folder.glob(f"{PREFIX}*"):
+            if is_id(path.name) and path.stat().st_mtime < before_s and not (path / "batch.json").exists():
+                self.remove(path.name)
+
+    def remove_input(self, batch_id: str) -> None:
+        """Let go of the requests of a batch that has ended. Raises: OSError."""
+        self.path(batch_id, INPUT).unlink(missing_ok=True)
+
+    def contents(self) -> list[Path]:
+        """The inputs that are held and the answers so far, of all batches."""
+        return list(self._folder.glob(f"{PREFIX}*/*.jsonl"))
+
     def path(self, batch_id: str, name: str) -> Path:
         """A file of a batch."""
         return self._folder / batch_id / name
@@ -136,5 +164,5 @@ class BatchStore:
 
     def input_lines(self, batch_id: str) -> Iterator[dict[str, Any]]:
         """The requests of a batch whose input was found good."""
-        with self.path(batch_id, "input.jsonl").open("rb") as file:
+        with self.path(batch_id, INPUT).open("rb") as file:
             yield from (json.loads(line) for line in file if line.strip())

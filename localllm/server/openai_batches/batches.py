@@ -12,7 +12,7 @@ from localllm.server.binding import Bool, Int, List, Map, String, Struct, read
 from localllm.server.daemon import daemon_of
 from localllm.server.describe import described
 from localllm.server.errors import APIError
-from localllm.server.openai_batches.batch_store import Batch
+from localllm.server.openai_batches.batch_store import INPUT, Batch
 from localllm.server.openai_batches.files import existing_file
 from localllm.server.openai_batches.pages import PAGE, page
 from localllm.server.openai_batches.stores import batches_of, files_of
@@ -56,7 +56,7 @@ async def create(request: Request) -> Response:
     source = existing_file(files, body["input_file_id"])
     fields = {name: body[name] for name in ("input_file_id", "endpoint", "completion_window", "metadata")}
     batch = batches.new(**fields, expires_at=int(time.time()) + window_s)
-    await asyncio.to_thread(files.link, source.id, batches.path(batch.id, "input.jsonl"))
+    await asyncio.to_thread(files.link, source.id, batches.path(batch.id, INPUT))
     batches.put(batch)
     request.app.state.batch_worker.wake()
     return json_response(batch.as_json())

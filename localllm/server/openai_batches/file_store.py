@@ -4,11 +4,19 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from localllm.server.openai_batches.folder import is_id, new_id, read_record, write_record, written_whole
+from localllm.server.openai_batches.folder import (
+    is_id,
+    new_id,
+    read_record,
+    remove_parts,
+    write_record,
+    written_whole,
+)
 
 COPY_BYTES = 1 << 20
 PREFIX = "file-"
@@ -47,16 +55,20 @@ class StoredFile:
 
 
 class FileStore:
-    """The files in a folder. The bytes come first and go last, so that what has a record is whole."""
+    """The files in a folder. The bytes come first and go last, so that what has a record is whole.
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    `max_bytes` is what they and the files `beside` may take together; two names of the same bytes count once.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, beside: Callable[[], Iterable[Path]] = tuple) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
+        self._beside = beside
 
     def add(self, source: BinaryIO, filename: str, purpose: str) -> StoredFile:
         """Take a file in, from its present position. Raises: NoRoomError, OSError."""
         file_id = new_id(PREFIX)
-        room = self._max_bytes - sum(file.n_bytes for file in self.all())
+        room = self._max_bytes - self._n_taken()
         with written_whole(self.path(file_id)) as target:
             while part := source.read(COPY_BYTES):
                 room -= len(part)
@@ -65,6 +77,14 @@ class FileStore:
                 target.write(part)
             n_bytes = target.tell()
         return self._record(file_id, n_bytes, filename, purpose)
+
+    def _n_taken(self) -> int:
+        sizes: dict[tuple[int, int], int] = {}
+        for path in (*self._folder.glob(f"{PREFIX}*.bin"), *self._beside()):
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                sizes[found.st_dev, found.st_ino] = found.st_size
+        return sum(sizes.values())
 
     def adopt(self, path: Path, file_id: str, filename: str, purpose: str) -> StoredFile:
         """Move a file of this file system in, under an id chosen before; done twice it is the same. Raises: OSError."""
@@ -101,6 +121,10 @@ class FileStore:
         self._record_path(file_id).unlink(missing_ok=True)
         self.path(file_id).unlink(missing_ok=True)
         return True
+
+    def remove_parts(self, before_s: float) -> None:
+        """Remove what a crash before `before_s`, in Unix seconds, left half written. Raises: OSError."""
+        remove_parts(self._folder, "*", before_s)
 
     def link(self, file_id: str, target: Path) -> None:
         """Keep a file's bytes at `target` too, whatever becomes of the file. Raises: OSError."""

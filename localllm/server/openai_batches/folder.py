@@ -55,5 +55,12 @@ def written_whole(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
+def remove_parts(folder: Path, pattern: str, before_s: float) -> None:
+    """Remove what was being written at a crash: last touched before `before_s`, in Unix seconds. Raises: OSError."""
+    for part in folder.glob(f"{pattern}.part"):
+        if part.stat().st_mtime < before_s:
+            part.unlink()
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

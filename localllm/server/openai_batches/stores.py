@@ -7,7 +7,8 @@ from localllm.server.openai_batches.file_store import FileStore
 
 def files_of(daemon: Daemon) -> FileStore:
     """The daemon's files."""
-    return FileStore(daemon.settings.state_dir / "openai" / "files", daemon.settings.files_max_bytes)
+    settings = daemon.settings
+    return FileStore(settings.state_dir / "openai" / "files", settings.files_max_bytes, batches_of(daemon).contents)
 
 
 def batches_of(daemon: Daemon) -> BatchStore:

@@ -21,10 +21,11 @@ from localllm.server.daemon import Daemon
 from localllm.server.errors import APIError
 from localllm.server.openai.errors import body_of
 from localllm.server.openai_batches import folder, validation
-from localllm.server.openai_batches.batch_store import ERRORS, OUTPUT, Batch, BatchStore
+from localllm.server.openai_batches.batch_store import ERRORS, INPUT, OUTPUT, Batch, BatchStore
 from localllm.server.openai_batches.file_store import PREFIX as FILE_PREFIX
 from localllm.server.openai_batches.file_store import FileStore
 from localllm.server.openai_batches.in_process import post
+from localllm.server.openai_batches.tidying import tidy
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class BatchWorker:
         self._batches = batches
         self._files = files
         self._changed = asyncio.Event()
+        self._started_s = time.time()
 
     def wake(self) -> None:
         """Look again at what there is."""
@@ -57,14 +59,18 @@ class BatchWorker:
 
     async def run(self) -> None:
         """Work until cancelled."""
+        await asyncio.to_thread(tidy, self._batches, self._files, self._started_s)
         with contextlib.suppress(StoppingError):
             while True:
                 self._changed.clear()
-                waiting = [batch for batch in self._batches.all() if batch.is_waiting]
-                if waiting:
-                    await self._guarded(waiting[-1])
+                batch = await asyncio.to_thread(self._oldest)
+                if batch is not None:
+                    await self._guarded(batch)
                 else:
                     await self._changed.wait()
+
+    def _oldest(self) -> Batch | None:
+        return next((batch for batch in reversed(self._batches.all()) if batch.is_waiting), None)
 
     async def _guarded(self, batch: Batch) -> None:
         """What goes wrong ends one batch."""
@@ -77,6 +83,7 @@ class BatchWorker:
             problem = {"code": "internal_error", "message": f"the batch cannot be run: {_told(error)}", "param": None}
             with contextlib.suppress(OSError, LookupError):
                 self._batches.change(batch.id, status="failed", errors=[{**problem, "line": None}])
+                self._batches.remove_input(batch.id)
                 return
             await asyncio.sleep(MAX_BUSY_PAUSE_S)  # not even that can be written
 
@@ -90,13 +97,14 @@ class BatchWorker:
             await self._finalize(batch)
 
     async def _validate(self, batch: Batch) -> None:
-        path = self._batches.path(batch.id, "input.jsonl")
+        path = self._batches.path(batch.id, INPUT)
         total, problems = await asyncio.to_thread(validation.validate, path, batch.endpoint)
         current = self._batches.get(batch.id)
         if current is None or current.status != "validating":
             return
         if problems:
             self._batches.change(batch.id, status="failed", errors=problems)
+            self._batches.remove_input(batch.id)
         else:
             logger.info("batch %s: %d requests to %s", batch.id, total, batch.endpoint)
             self._batches.change(batch.id, status="in_progress", total=total)
@@ -189,7 +197,7 @@ class BatchWorker:
                 self._files.adopt(path, file_id, f"{batch.id}_{name}", "batch_output")
         last = "cancelled" if batch.status == "cancelling" else "expired" if batch.is_expired else "completed"
         self._batches.change(batch.id, status=last)
-        self._batches.path(batch.id, "input.jsonl").unlink(missing_ok=True)
+        self._batches.remove_input(batch.id)
         logger.info("batch %s is %s: %d of %d requests", batch.id, last, batch.completed, batch.total)
 
     def _expire_rest(self, batch: Batch) -> int:
