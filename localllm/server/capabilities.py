@@ -5,16 +5,20 @@ It knows nothing of how prompts are rendered: which template counts, and what th
 
 import asyncio
 import functools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localllm import env
 from localllm.gguf.header import Header
-from registry.store import ResolvedModel
+from registry.names import Name
+from registry.store import ResolvedModel, Store
 
 if TYPE_CHECKING:
     from localllm.runner.templates import Templates
+
+logger = logging.getLogger(__name__)
 
 # Either name of each of the three tokens around a hole.
 _INSERT_TOKENS = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
@@ -27,9 +31,22 @@ async def capabilities_of(model: ResolvedModel) -> list[str]:
     Images cannot be read by the runner, so `vision` is never among them. `insert` may be missing where only the texts
     of the vocabulary tell of it: the loaded runner knows. Raises: GGUFError.
     """
+    return await asyncio.to_thread(_of_model, model)
+
+
+def listed_capabilities(store: Store, name: Name) -> list[str] | None:
+    """The same for a list of models, None where a model cannot tell: it must not take the others with it. Blocks."""
+    try:
+        return _of_model(store.resolve(name)) or None
+    except Exception as error:  # a damaged file may say anything
+        logger.debug("the capabilities of %s are not known: %s", name, type(error).__name__)
+        return None
+
+
+def _of_model(model: ResolvedModel) -> list[str]:
     if not model.model_paths:
         return []
-    return list(await asyncio.to_thread(_capabilities, model.model_paths[0], model.template, env.go_template()))
+    return list(_capabilities(model.model_paths[0], model.template, env.go_template()))
 
 
 @functools.lru_cache(_CACHE_SIZE)

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm.scheduler import RunningModel
+from localllm.server.capabilities import listed_capabilities
 from localllm.server.daemon import daemon_of
 from localllm.server.describe import described
 from localllm.server.lookup import details
@@ -22,13 +23,15 @@ from registry.store import ModelSummary, Store
 @described("the models in the store", answer=MODELS)
 async def tags(request: Request) -> Response:
     """The models in the store, newest first."""
-    models = await asyncio.to_thread(daemon_of(request).store.models)
-    return json_response({"models": [_tag(model) for model in models]})
+    store = daemon_of(request).store
+    records = await asyncio.to_thread(lambda: [_tag(store, model) for model in store.models()])
+    return json_response({"models": records})
 
 
-def _tag(model: ModelSummary) -> dict[str, Any]:
+def _tag(store: Store, model: ModelSummary) -> dict[str, Any]:
     lengths = ("context_length", "embedding_length")
     known = {key: model.config.fields[key] for key in lengths if key in model.config.fields}
+    capabilities = listed_capabilities(store, model.name)
     return {
         "name": model.name.short,
         "model": model.name.short,
@@ -36,6 +39,7 @@ def _tag(model: ModelSummary) -> dict[str, Any]:
         "size": model.size,
         "digest": model.digest,
         "details": {**details(model.config), **known},
+        **({"capabilities": capabilities} if capabilities else {}),
     }
 
 

@@ -59,7 +59,16 @@ PROGRESS = Struct(
     },
 )
 VERSION = Struct("api.VersionResponse", {"version": String(default=None), "localllm": String(default=None)})
-MODELS = Struct("api.ListResponse", {"models": List(Map())})
+_MODEL = Struct(
+    "api.ListModelResponse",
+    {
+        **{name: String(default=None) for name in ("name", "model", "modified_at", "digest", "expires_at")},
+        **{name: Int(default=None) for name in ("size", "size_vram", "context_length")},
+        "details": Map(),
+        "capabilities": List(String()),
+    },
+)
+MODELS = Struct("api.ListResponse", {"models": List(_MODEL)})
 SHOWN = Struct(
     "api.ShowResponse",
     {

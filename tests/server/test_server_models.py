@@ -33,6 +33,30 @@ async def test_empty_lists(running: Running, add_model: Add) -> None:
             assert (await r.post("/api/delete", {"model": "m"}, "DELETE")).content == b""
 
 
+async def test_tags_tell_capabilities_of_all_but_damaged_models(running: Running, add_model: Add, store: Store) -> None:
+    tools = "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    add_model("tools", jinja=tools + "{{ messages[0].tool_calls }}")
+    add_model("bert", kind="bert")
+    add_model("broken", jinja="{{ messages }}")
+    add_model("gone", jinja="{{ messages }}!")
+    path = store.resolve(parse_name("broken")).model_paths[0]
+    n_bytes = path.stat().st_size
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:64].ljust(n_bytes, b"\xff"))
+    store.resolve(parse_name("gone")).model_paths[0].unlink()
+    async with running() as r:
+        tags = (await r.http.get("/api/tags")).json()["models"]
+        told = {tag["name"]: tag.get("capabilities", "left out") for tag in tags}
+        assert told == {
+            "tools:latest": ["completion", "tools"],
+            "bert:latest": ["embedding"],
+            "broken:latest": "left out",
+            "gone:latest": "left out",
+        }
+        shown = (await r.post("/api/show", {"model": "tools"})).json()
+        assert shown["capabilities"] == told["tools:latest"]
+
+
 async def test_tags_and_ps(running: Running, add_model: Add) -> None:
     add_model("a")
     time.sleep(0.01)
