@@ -2,8 +2,8 @@
 
 Precedence: the default here < the model's PARAMETER layer < the request's `options`. A null is an absent
 value, an integer option takes a JSON float (truncated), a number is never read from a string, and an
-unknown name is logged once and ignored, all as Ollama does. `parse_parameter` reads the texts of a
-Modelfile or of `/set parameter`, where an unknown name is an error.
+unknown name is logged once and ignored, all as Ollama does. What a model is given to keep is read strictly:
+`check_names` of /api/create's values, `parse_parameter` of the texts of a Modelfile or of `/set parameter`.
 """
 
 import copy
@@ -11,7 +11,7 @@ import difflib
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +182,17 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names that are no option's. Raises: OptionError in Ollama's words, with a near-match hint."""
+    for name in names:
+        if name not in BY_NAME and name not in IGNORED:
+            raise _unknown(name)
+
+
+def _unknown(name: str) -> OptionError:
+    return OptionError(f"unknown parameter '{name}'", hint=_near_match(name))
+
+
 def parse_parameter(name: str, texts: Sequence[str]) -> Any:
     """The typed value of `PARAMETER name text` (all texts given for that name, in order; the last one counts, but
     lists take them all).
@@ -191,7 +202,7 @@ def parse_parameter(name: str, texts: Sequence[str]) -> Any:
     if name in IGNORED:
         return texts[-1]
     if name not in BY_NAME or BY_NAME[name].type == "biases":
-        raise OptionError(f"unknown parameter '{name}'", hint=_near_match(name))
+        raise _unknown(name)
     option = BY_NAME[name]
     value = list(texts) if option.type == "strings" else _parse_text(option, texts[-1])
     _check_interval(option, value)

@@ -74,6 +74,7 @@ async def create(request: Request) -> Response:
             raise APIError(400, f"{field} is not supported yet: a model is made from another one in the store")
     if not body["from"]:
         raise APIError(400, "neither 'from' or 'files' was specified")
+    options.check_names(body["parameters"] or {})
     options.resolve({}, body["parameters"] or {})
     if body["template"]:
         await asyncio.to_thread(_check_template, body["template"])

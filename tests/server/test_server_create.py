@@ -45,6 +45,17 @@ async def test_what_is_not_said_is_the_parents(running: Running, add_model: Add)
             assert child.get(part) == parent.get(part)
 
 
+async def test_unknown_parameters_are_not_stored(running: Running, add_model: Add) -> None:
+    add_model("parent", params={"top_k": 3, "of_another_program": 1})
+    async with running() as r:
+        body = {"model": "c", "from": "parent", "stream": False, "parameters": {"seed": 1, "temprature": 0.5}}
+        answer = await r.post("/api/create", body)
+        assert answer.status_code == 400
+        assert answer.json() == {"error": "unknown parameter 'temprature'", "hint": "did you mean `temperature`?"}
+        body["parameters"] = {"low_vram": True, "logit_bias": {"1": -1}}
+        assert (await r.post("/api/create", body)).json() == {"status": "success"}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "error"),
     [
