@@ -9,6 +9,7 @@ from typing import Any
 
 from localllm.chat.parts import ToolCall
 from localllm.chat.tools.json_text import Spans, parsed
+from localllm.chat.tools.tail import Tail, json_ends
 
 _PREFIXES = ("functions.", "tools.")
 _BOOLEANS = {"true": True, "false": False}
@@ -36,13 +37,14 @@ class Progress:
 class Tools:
     """Looks names and properties up in a request's `tools` (function objects, in OpenAI's shape or bare).
 
-    `spans` finds the ends of JSON in the answer, `progress` is for other syntaxes: they are kept here because this
-    lives as long as one answer.
+    `spans` finds the ends of JSON in the answer, `progress` is for other syntaxes, `tail` for an answer that begins
+    many calls: they are kept here because this lives as long as one answer.
     """
 
     def __init__(self, tools: list[dict[str, Any]]) -> None:
         self.spans = Spans()
         self.progress = Progress()
+        self.tail = Tail()
         functions = [tool.get("function") or tool for tool in tools]
         self._schemas = {str(f.get("name")): f.get("parameters") or {} for f in functions if f.get("name")}
 
@@ -62,6 +64,14 @@ class Tools:
         if known is None or not isinstance(arguments, dict):
             return None
         return ToolCall(known, arguments, call_id if isinstance(call_id, str) and call_id else None)
+
+    def json_end(self, text: str, start: int, is_end: bool) -> int | None:
+        """Where the object or list that begins at `start` ends (one past it); None if it does not, or not yet."""
+        if not is_end:
+            return self.spans.end(text, start)
+        ends, n = self.tail.fact(json_ends, text, json_ends)
+        end: int | None = ends.get(start + n)
+        return None if end is None else end - n
 
     def properties(self, name: str) -> list[str]:
         """The names of a tool's parameters, in order."""

@@ -32,7 +32,7 @@ LLAMA = (JsonCalls((_PYTHON_TAG,)), PythonCalls((_PYTHON_TAG,), runs_code=True),
 
 def _function_elements(section: str) -> XmlCalls:
     begin, end = f"<{section}>", f"</{section}>"
-    head = rf"(?:{begin}\s*)?<function=(?P<name>[^>\s]+)>"
+    head = rf"(?:{begin}\s*)?<function=(?P<name>[^<>\s]+)>"
     argument = r"<parameter=(?P<key>[^>]+)>"
     return XmlCalls(
         (begin, "<function="), head, argument, "</parameter>", "</function>", (end,), marks=("<parameter=",)

@@ -13,6 +13,7 @@ from localllm.chat.tools.declared import Tools
 from localllm.chat.tools.json_text import parsed
 from localllm.chat.tools.named_calls import NAME
 from localllm.chat.tools.syntax import Step
+from localllm.chat.tools.tail import closer_after
 
 _KEY = re.compile(r'([{,]\s*)([^\s{}\[\],:"]+)\s*:')
 
@@ -42,19 +43,25 @@ class GemmaCalls:
         head = self._head.match(text, partial=True)
         if head is None or (is_end and head.partial):
             return rejected
-        end = None if head.partial else self._end(text, head.end(), tools)
+        end = None if head.partial else self._end(text, head.end(), tools, is_end)
         if end is None:
             if not is_end or head.partial:
                 return None
             end = len(text)
+        if not tools.tail.may_try(self, text, end, self.openers):
+            return rejected
         call = tools.call(head["name"], parsed(self._as_json(text[head.end() : end])))
         return Step(end, (call,)) if call else rejected
 
     def read_next(self, text: str, tools: Tools, is_end: bool) -> Step | None:
         return Step(0)
 
-    def _end(self, text: str, at: int, tools: Tools) -> int | None:
+    def _end(self, text: str, at: int, tools: Tools, is_end: bool) -> int | None:
         """Where the closer stands that is not inside a string."""
+        if is_end:
+            after, n = tools.tail.fact(self, text, lambda rest: closer_after(rest, self.quote, self.closers))
+            end: int | None = after(at + n)
+            return None if end is None else end - n
         at, is_inside = tools.progress.take(self, text, (at, False))
         while True:
             quote = text.find(self.quote, at)

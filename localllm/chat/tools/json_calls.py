@@ -77,7 +77,7 @@ class JsonCalls:
     def _object(self, text: str, at: int, tools: Tools, is_end: bool) -> Step | None:
         if self.is_only_first and not _may_be_call(text[at:], tools):
             return Step(1)
-        end = tools.spans.end(text, at)
+        end = tools.json_end(text, at, is_end)
         if end is None:
             return Step(1) if is_end else None
         call = self._call(parsed(text[at:end]), tools)

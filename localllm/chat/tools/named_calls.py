@@ -45,7 +45,7 @@ class NamedCalls:
             return Step(n_opener)
         if head.partial:
             return None
-        end = tools.spans.end(text, head.end())
+        end = tools.json_end(text, head.end(), is_end)
         if end is None:
             return Step(n_opener) if is_end else None
         groups = head.groupdict()

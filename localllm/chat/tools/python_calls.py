@@ -40,15 +40,26 @@ class PythonCalls:
 
     def read(self, text: str, tools: Tools, is_end: bool) -> Step | None:
         n_opener = max(len(o) for o in self.openers if text.startswith(o))
-        ends = [at for closer in self.closers if (at := text.find(closer, n_opener)) >= 0]
-        if not ends and not is_end:
+        end = self._end(text, n_opener, tools)
+        if end is None and not is_end:
             return None
-        end = min(ends, default=len(text))
+        end = len(text) if end is None else end
+        if not tools.tail.may_try(self, text, end, self.openers):
+            return Step(n_opener)
         calls = _calls(text[n_opener:end], tools) or self._code(text[n_opener:end], tools)
         return Step(end, calls) if calls else Step(n_opener)
 
     def read_next(self, text: str, tools: Tools, is_end: bool) -> Step | None:
         return Step(0)
+
+    def _end(self, text: str, at: int, tools: Tools) -> int | None:
+        """Where the first closer stands."""
+        at = tools.progress.take(self, text, at)
+        ends = [end for closer in self.closers if (end := tools.tail.find(text, closer, at)) >= 0]
+        if not ends:
+            longest = max(map(len, self.closers), default=0)
+            tools.progress.keep(self, text, max(at, len(text) - longest + 1))
+        return min(ends, default=None)
 
     def _code(self, text: str, tools: Tools) -> tuple[ToolCall, ...]:
         if not self.runs_code or not text.strip():

@@ -6,6 +6,7 @@ tags: Ollama loses such text, or takes the first object that follows for argumen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from localllm.chat.parts import Part, Text, joined, overlap
@@ -22,6 +23,8 @@ class CallReader:
     def __init__(self, syntaxes: Sequence[Syntax], tools: Tools, begun: str = "") -> None:
         self._syntaxes = syntaxes
         self._tools = tools
+        openers = [opener for s in syntaxes if not s.is_only_first for opener in s.openers]
+        self._openers = re.compile("|".join(map(re.escape, openers))) if openers else None
         self._held = begun
         self._n_begun = len(begun)
         self._n_fed = 0
@@ -75,15 +78,15 @@ class CallReader:
     def _next_opener(self) -> tuple[int | None, list[Syntax]]:
         """Where the earliest opener is, and the syntaxes that have one there."""
         blank = len(self._held) - len(self._held.lstrip())
-        places: list[tuple[int, Syntax]] = []
-        for syntax in self._syntaxes:
-            if not syntax.is_only_first:
-                found = [at for opener in syntax.openers if (at := self._held.find(opener)) >= 0]
-                places += [(min(found), syntax)] if found else []
-            elif self._is_first and self._held.startswith(syntax.openers, blank):
-                places.append((blank, syntax))
-        first = min((at for at, _ in places), default=None)
-        return first, [syntax for at, syntax in places if at == first]
+        if self._is_first and (here := [s for s in self._syntaxes if self._begins(s, blank)]):
+            return blank, here
+        match = self._openers.search(self._held) if self._openers else None
+        if match is None:
+            return None, []
+        return match.start(), [s for s in self._syntaxes if not s.is_only_first and self._begins(s, match.start())]
+
+    def _begins(self, syntax: Syntax, at: int) -> bool:
+        return self._held.startswith(syntax.openers, at)
 
     def _try(self, syntaxes: list[Syntax], at: int, is_end: bool) -> list[Part] | None:
         """Read at `at`, before which there is only white space; None to wait. The first syntax that can is asked."""

@@ -51,7 +51,7 @@ class XmlCalls:
         head = self._head.match(text, partial=True)
         if head is None:
             return rejected
-        end, texts = (None, {}) if head.partial else self._arguments(text, head.end(), tools)
+        end, texts = (None, {}) if head.partial else self._arguments(text, head.end(), tools, is_end)
         if end is None:
             return rejected if is_end else None
         if end < 0:
@@ -64,20 +64,26 @@ class XmlCalls:
     def read_next(self, text: str, tools: Tools, is_end: bool) -> Step | None:
         return Step(0)
 
-    def _arguments(self, text: str, at: int, tools: Tools) -> tuple[int | None, Texts]:
+    def _arguments(self, text: str, at: int, tools: Tools, is_end: bool) -> tuple[int | None, Texts]:
         """Where the call ends (None: not yet, -1: it is none), and its arguments' texts."""
         texts: Texts
-        at, texts = tools.progress.take(self, text, (at, {}))
+        failed, n = tools.tail.fact(self, text, lambda _: set())  # places from which on it is no call
+        passed: list[int] = []
+        at, texts, searched = tools.progress.take(self, text, (at, {}, 0))
         while True:
-            item = self._item.match(text, at, partial=True)
+            passed.append(at + n)
+            item = None if at + n in failed else self._item.match(text, at, partial=True)
             if item is None:
+                failed.update(passed)
                 return -1, {}
             if not item.partial and item["end"] is not None:
                 return item.end(), texts
             close = "" if item.partial else self.argument_end.replace("{key}", item["key"].strip())
-            end = -1 if item.partial else text.find(close, item.end())
+            end = -1 if item.partial else tools.tail.find(text, close, max(item.end(), searched))
             if end < 0:
-                tools.progress.keep(self, text, (at, texts))
+                searched = 0 if item.partial else max(item.end(), len(text) - len(close) + 1)
+                tools.progress.keep(self, text, (at, texts, searched))
+                failed.update(passed if is_end else ())
                 return None, {}
             texts[item["key"].strip()] = text[item.end() : end], item.groupdict().get("string")
             at = end + len(close)
