@@ -67,7 +67,8 @@ def test_what_is_written_counts(written: str, expected: Any) -> None:
 def test_a_template_that_writes_no_calls_may_name_the_tags() -> None:
     named = ChatTemplate(LIST + "{# answer with <|tool_call|> #}{% for m in messages %}{{ m.content }}{% endfor %}")
     assert syntaxes_of(named)[0].openers[0] == "<|tool_call|>"
-    assert HERMES in syntaxes_of(named)  # the way in which such a template's conversations have calls
+    openers = {opener for syntax in syntaxes_of(named) for opener in syntax.openers}
+    assert set(HERMES.openers) <= openers  # the way in which such a template's conversations have calls
     silent = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     assert syntaxes_of(silent) == (HERMES,)
 
