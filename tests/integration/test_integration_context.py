@@ -92,7 +92,7 @@ def test_a_generation_without_end_ends(server: Any, model: Model, prompt: str, m
     assert time.monotonic() - start < 60
     start = time.monotonic()
     server.post("/api/generate", {"model": "loop", "prompt": "x", "options": {"num_predict": 5}})
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # the default context is another: the model is loaded anew
 
 
 def test_without_shifting_a_generation_ends_at_the_window(server: Any, model: Model) -> None:
