@@ -73,8 +73,7 @@ async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
         _native(body, offered),
         tool_choice=choice,
         parallel_tool_calls=body["parallel_tool_calls"],
-        template_arguments=body["chat_template_kwargs"] or {},
-        grammar=body["grammar"] or None,
+        **fields.own_fields(body),
     )
     assert turn.request is not None, "there are messages"
     head = chunks.head(turn.asked, "chatcmpl", "chat.completion.chunk")

@@ -121,8 +121,7 @@ async def _ask(daemon: Daemon, body: dict[str, Any], prompt: Prompt) -> tuple[As
         daemon,
         {**bound, "keep_alive": body["keep_alive"], "think": body["think"]},
         tokens=None if is_text else prompt,
-        template_arguments=body["chat_template_kwargs"] or {},
-        grammar=body["grammar"] or None,
+        **fields.own_fields(body),
     )
     assert request is not None, "there is a prompt"
     return asked, request

@@ -118,6 +118,11 @@ def response_format_of(body: dict[str, Any]) -> Any:
     return format_of(body, body["response_format"], "response_format", "response_format.json_schema.schema")
 
 
+def own_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """What llama-server's and our own fields say, as fields of the runner's request."""
+    return {"template_arguments": body["chat_template_kwargs"] or {}, "grammar": body["grammar"] or None}
+
+
 def n_choices(body: dict[str, Any]) -> int:
     """How many answers are asked for. Raises: InvalidRequestError."""
     n = 1 if body["n"] is None else body["n"]
