@@ -74,7 +74,8 @@ class ModelSpec(Record):
     `digest` is the manifest's, `model_digest` the SHA-256 (hex) of the first GGUF; `model_paths` are its
     parts in order (one for an unsplit file). `template` is the model's own Go template, None for the GGUF's
     Jinja one. `system`, `params` and `messages` are the manifest's layers: the server has already put them
-    into each GenerateRequest.
+    into each GenerateRequest. `adapters` are the model's own LoRA adapters, each {"path", "digest", "scale"}: a GGUF,
+    its SHA-256 (hex), and a factor; they are in force unless a request says otherwise.
     """
 
     name: str
@@ -85,6 +86,7 @@ class ModelSpec(Record):
     system: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
+    adapters: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def model_path(self) -> str:
@@ -120,7 +122,8 @@ class GenerateRequest(Message):
     `images` are base64 texts. `tokens`, where not None, are the prompt itself, as with `raw`.
 
     `tool_choice` is None (the model decides), "none", "required" or {"name": the function to call}. Requests that are
-    not `is_interactive` wait for those that are.
+    not `is_interactive` wait for those that are. `lora` is None for the model's own adapters, else those to be
+    applied instead, written as in ModelSpec (none: an empty list).
     """
 
     type = "generate"
@@ -150,6 +153,7 @@ class GenerateRequest(Message):
     shift: bool = True
     debug_render_only: bool = False
     is_interactive: bool = True
+    lora: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
