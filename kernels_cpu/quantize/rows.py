@@ -35,7 +35,7 @@ def quantize_rows(
     step = max(1, AT_ONCE // max(1, values.shape[1]))
     for start in range(0, len(values), step):
         part = as_float32(values[start : start + step])
-        _refuse_rows((~np.isfinite(part)).any(axis=1), start, "NaN or infinity")
+        _refuse_rows(np.flatnonzero(~np.isfinite(part).all(axis=1)), start, "NaN or infinity")
         out[start : start + step] = quantize_rows_twin(type_name, part, importance)
     return out
 
@@ -66,6 +66,6 @@ def _checked(type_name: str, values: NDArray[np.generic], importance: Floats | N
     return block
 
 
-def _refuse_rows(is_bad: NDArray[Any], start: int, what: str) -> None:
-    if is_bad.any():
-        raise ValueError(f"{what} in row {start + int(is_bad.argmax())}")
+def _refuse_rows(rows: NDArray[Any], start: int, what: str) -> None:
+    if len(rows):
+        raise ValueError(f"{what} in row {start + int(rows[0])}")
