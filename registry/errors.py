@@ -13,6 +13,10 @@
     └── SourceError              a source cannot give what was asked for
         ├── NotInSourceError        it answered, and does not have the model
         ├── UnsupportedSourceError  nothing here can pull from there
+        ├── InsecureProtocolError   it would have to be spoken to without TLS, and nobody allowed that
+        ├── UnreachableError        no connection, or one that broke
+        ├── RemoteError             it answered with an error
+        │   └── RemoteNotFoundError    … that it has no such thing
         └── PipError                the pip child process failed
 
 Texts are built from fields; where clients of Ollama match a text, it is Ollama's.
@@ -132,6 +136,37 @@ class UnsupportedSourceError(SourceError):
     def __init__(self, source: str, *, hint: str | None = None) -> None:
         super().__init__(f'pull model manifest: pulling from "{source}" is not supported', hint=hint)
         self.source = source
+
+
+class InsecureProtocolError(SourceError):
+    """`host` was named with `http://` and the caller did not allow that."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__("insecure protocol http", hint=f"--insecure allows unprotected connections to {host}")
+        self.host = host
+
+
+class UnreachableError(SourceError):
+    """There is no talking to `host`; `reason` is the transport's own text."""
+
+    def __init__(self, host: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"cannot reach {host}: {reason}", hint=hint)
+        self.host = host
+        self.reason = reason
+
+
+class RemoteError(SourceError):
+    """`host` answered with `status` and `detail` (what its body says)."""
+
+    def __init__(self, host: str, status: int, detail: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{status}: {detail} ({host})", hint=hint)
+        self.host = host
+        self.status = status
+        self.detail = detail
+
+
+class RemoteNotFoundError(RemoteError):
+    """The host has no such manifest or blob."""
 
 
 class PipError(SourceError):

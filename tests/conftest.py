@@ -44,6 +44,12 @@ def fake_servers() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def registry_double() -> ModuleType:
+    """`RegistryDouble`, a registry that asks for tokens, redirects, and fails on demand (registry_double.py)."""
+    return _load("registry_double")
+
+
+@pytest.fixture(scope="session")
 def parity_models() -> ModuleType:
     """Tiny models with recorded logits: `parity_models.make(name, path)` (tests/fixtures/parity_models.py)."""
     return _load("parity_models")
