@@ -104,18 +104,19 @@ def _norm_of(node: Node, readers: dict[Value, list[Node]], op: str = "rms_norm")
     return next((reader for reader in readers[node.output] if reader.op == op), None)
 
 
-def _is_plain_product(step: Step) -> bool:
+def is_plain_product(step: Step) -> bool:
+    """Whether a step is a product without an addition."""
     return step.op == "linear" and "add" not in step.nodes
 
 
 def _siblings_together(steps: list[Step]) -> Iterator[Step]:
     """Brings forward the products that read what an earlier one reads; they need nothing else."""
     siblings: dict[Value, list[Step]] = {}
-    for step in filter(_is_plain_product, steps):
+    for step in filter(is_plain_product, steps):
         siblings.setdefault(step.inputs[0], []).append(step)
     done = set[Step]()
     for step in steps:
         if step not in done:
-            group = siblings[step.inputs[0]] if _is_plain_product(step) else [step]
+            group = siblings[step.inputs[0]] if is_plain_product(step) else [step]
             done.update(group)
             yield from group

@@ -31,7 +31,8 @@ class Weight:
     """A matrix as a GGUF stores it: `n_rows` rows of `n_cols` elements (the contiguous dimension).
 
     `data` is uint8 [n_rows * row_bytes], the raw blocks of ggml type `type_id`, row after row;
-    it is a view (of a mapped file, as a rule) and is never written to.
+    it is a view (of a mapped file, as a rule) and is never written to. `part_of` names the whole matrix and its row
+    that comes first here, where this is some rows of one.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Weight:
     n_rows: int
     n_cols: int
     data: npt.NDArray[np.uint8]
+    part_of: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if self.n_rows < 1 or self.n_cols < 1:
@@ -131,12 +133,39 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, eq=False)
+class LowRank:
+    """What an adapter adds to a matrix of n_rows x n_cols: scale · b @ a, a float32 [rank, n_cols], b [n_rows, rank].
+
+    For the embedding of tokens a is float32 [n_rows, rank] and b [n_cols, rank]: row t grows by scale · b @ a[t].
+    """
+
+    a: npt.NDArray[np.float32]
+    b: npt.NDArray[np.float32]
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        return int(self.b.shape[1])
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """That the adapter in a place changes the matrices for rows first .. end - 1 of a step, `scale` times."""
+
+    first: int
+    end: int
+    place: int
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
 class StepInputs:
     """What one step runs; every array is int32 and C-order.
 
     Row i is token `ids[i]` at position `positions[i]` of the sequence in slot `slots[i]`, each [n]. A slot's row of
     `page_tables` [n_slots, max_pages] names the pages of its cache: position p lies in page
     `page_tables[slot, p // 32]` at p % 32. `output_rows` [n_out] are the rows whose logits are wanted, in this order.
+    With `adaptations` the output rows ascend; those of one row are applied in their order.
     """
 
     ids: npt.NDArray[np.int32]
@@ -144,6 +173,7 @@ class StepInputs:
     slots: npt.NDArray[np.int32]
     page_tables: npt.NDArray[np.int32]
     output_rows: npt.NDArray[np.int32]
+    adaptations: tuple[Adaptation, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +254,11 @@ class Graph:
         self._check("head_norm", f"a weight of {head_dim} elements", w.size == head_dim, f"{w.size} in `{w.name}`")
         return self._add("head_norm", [x], {"w": w, "eps": float(eps), "head_dim": head_dim}, x.rows, x.cols)
 
-    def linear(self, x: Value, weight: Weight, bias: Vector | None = None) -> Value:
-        """x @ weight.T + bias -> [rows, weight.n_rows]"""
+    def linear(self, x: Value, weight: Weight, bias: Vector | None = None, adapter_gain: float = 1.0) -> Value:
+        """x @ weight.T + bias -> [rows, weight.n_rows]
+
+        What an adapter adds to the product is multiplied by `adapter_gain`, to make up for an operation that follows.
+        """
         self._check("linear", f"`{weight.name}` with {x.cols} columns", weight.n_cols == x.cols, weight.n_cols)
         if bias is not None:
             self._check(
@@ -234,7 +267,8 @@ class Graph:
                 bias.size == weight.n_rows,
                 f"{bias.size} in `{bias.name}`",
             )
-        return self._add("linear", [x], {"weight": weight, "bias": bias}, x.rows, weight.n_rows)
+        attrs = {"weight": weight, "bias": bias, "adapter_gain": adapter_gain}
+        return self._add("linear", [x], attrs, x.rows, weight.n_rows)
 
     def rope(self, x: Value, head_dim: int, n_rot: int, pairing: Pairing, freqs: RopeSpec) -> Value:
         """Rotates the first `n_rot` columns of each head by the row's position.

@@ -482,6 +482,12 @@ def store(tyctx, addr, v):  # type: ignore[no-untyped-def]
     return types.void(types.int64, v), gen
 
 
+@intrinsic
+def load_f16(tyctx, addr):  # type: ignore[no-untyped-def]
+    """16 halves at `addr` as f32x16."""
+    return f32x16(types.int64), lambda ctx, b, sig, a: emit_load_f16(b, a[0])
+
+
 def _scalar_load(nbty: types.Type, lty: ir.Type) -> Any:
     @intrinsic
     def ld(tyctx, addr):  # type: ignore[no-untyped-def]

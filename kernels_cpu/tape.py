@@ -1,4 +1,4 @@
-"""Lowers a graph to a tape of compiled kernels, and runs it.
+"""Lowers a graph to a tape of compiled kernels; it runs nothing.
 
 `fusion` says which operations make a row of the tape, `waiting` where its rows must wait for each other. Here they get
 memory: each value is written in the forms that its readers want, as floats, quantised for products, or both. Values
@@ -7,8 +7,6 @@ made by rows are kept by every thread for itself when a step has few rows.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu import KernelError, encoders
-from kernels_cpu.compile import Kernel, compile_all
+from kernels_cpu.compile import Kernel
 from kernels_cpu.fusion import Step, readers_of, steps_of
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, Node, RopeSpec, StepInputs, Value, Vector
 from kernels_cpu.linear import SCRATCH_BYTES, act_row_bytes
 from kernels_cpu.memory import untouched
 from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, float_bits, gate, kv, rope, rows
 from kernels_cpu.packing import packed_shape
-from kernels_cpu.team import ROUTINES, Team
 from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter, by_rows, columns_split
 from kernels_cpu.weights import PackedWeights
 
@@ -107,6 +104,9 @@ class Lowering:
         self._rope_tables: dict[tuple[RopeSpec, int], tuple[int, int]] = {}
         self._product_scratch = 0
         self._scratches: dict[tuple[int, int, int], tuple[Buffer, tuple[int, ...]]] = {}
+        self._allocated: dict[tuple[str, int], list[Buffer]] = {}
+        self._caches: list[Buffer] = []
+        self._caches_made: list[Buffer] = []
         self._readers = readers_of(graph)
         self._steps = steps_of(graph)
         self._last_use = _last_uses(self._steps)
@@ -123,6 +123,13 @@ class Lowering:
                 self.hidden, self.n_rows_hidden = self._values[self.graph.hidden], len(self.writer.rows)
             self._release()
         return self._values[self.graph.logits]
+
+    def share_memory(self, other: Lowering) -> None:
+        """Before `run`: use the memory of another lowering of this graph, which has been run, also its KV cache."""
+        self.step, self.shared, self.keep = other.step, other.shared, other.keep
+        self._vectors, self._rope_tables, self._scratches = other._vectors, other._rope_tables, other._scratches
+        self._product_scratch, self._caches = other._product_scratch, list(other._caches_made)
+        self._free = {key: list(buffers) for key, buffers in other._allocated.items()}
 
     def buffer(self, value: Value) -> Buffer:
         """Where a value lies as floats."""
@@ -156,7 +163,9 @@ class Lowering:
         n_touched = self.sizes.n_slots if kind.endswith("n_out") else self.sizes.n_batch
         self.workspace_bytes += n_touched * stride
         self.keep.append(array)
-        return Buffer(array[-array.ctypes.data % 64 :], stride)
+        buffer = Buffer(array[-array.ctypes.data % 64 :], stride)
+        self._allocated.setdefault((kind, stride), []).append(buffer)
+        return buffer
 
     def new_output(self, node: Node, in_place_of: Value | None = None, own: bool = False) -> Buffer:
         """The buffer for a node's result as floats: that of an input which nobody reads any more, or another."""
@@ -403,10 +412,13 @@ class Lowering:
 
     def _cache(self, page_bytes: int) -> Buffer:
         """The pages of one layer."""
+        if self._caches:
+            return self._caches.pop(0)
         array = untouched(self.sizes.n_pages * page_bytes + 64)
         self.kv_bytes += array.nbytes
         self.keep.append(array)
-        return Buffer(array[-array.ctypes.data % 64 :], page_bytes)
+        self._caches_made.append(Buffer(array[-array.ctypes.data % 64 :], page_bytes))
+        return self._caches_made[-1]
 
     def _attention_scratch(self, n_head: int, n_head_kv: int, head_dim: int) -> tuple[Buffer, tuple[int, ...]]:
         """Scratch memory, shared by the layers of one shape, and the arguments that describe it."""
@@ -515,63 +527,3 @@ def _shares(steps: list[Step], readers: dict[Value, list[Node]]) -> dict[Node, t
         units = [packed_shape(node.attrs["weight"]).n_groups // 2 for node in products]
         shares |= {node: (sum(units[:i]), sum(units[i + 1 :])) for i, node in enumerate(products)}
     return shares
-
-
-def kernels_of(graph: Graph, sizes: TapeSizes, n_threads: int) -> list[Kernel]:
-    """The kernels that a graph's program calls; its weights are not looked at.
-
-    Raises: KernelError when something in the graph has no kernel.
-    """
-    nowhere = PackedWeights(np.zeros(1, np.uint8), defaultdict(int))
-    lowering = Lowering(graph, nowhere, sizes, n_threads)
-    lowering.run()
-    return [*lowering.writer.kernels(), *ROUTINES]
-
-
-class TapeProgram:
-    """A graph as compiled kernels with memory of their own: workspace and KV cache."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        weights: PackedWeights,
-        sizes: TapeSizes,
-        n_threads: int,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Lowers and compiles; `progress(done, total)` counts kernels that were not in the disk cache.
-
-        Raises: KernelError when something in the graph has no kernel.
-        """
-        lowering = Lowering(graph, weights, sizes, n_threads)
-        self._logits = _floats(lowering.run(), graph.n_vocab)
-        self._step, self._keep, self._weights = lowering.step, lowering.keep, weights
-        compile_all([*lowering.writer.kernels(), *ROUTINES], progress)
-        self.tape = lowering.writer.tape()
-        self._tape_hidden = self.tape[: lowering.n_rows_hidden]
-        if graph.hidden is not None and lowering.hidden is not None:
-            self._hidden = _floats(lowering.hidden, graph.hidden.cols)
-        self.memory_bytes = weights.nbytes + lowering.kv_bytes + lowering.workspace_bytes
-        self._team = Team(n_threads)
-
-    def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
-        """Logits float32 [n_out, n_vocab], valid until the next call."""
-        n, n_out = self._step.set(step)
-        self._team.run(self.tape, n)
-        return self._logits[:n_out]
-
-    def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
-        """What stands for a text (see Graph.output), float32 [n_out, cols], valid until the next call."""
-        n, n_out = self._step.set(step)
-        self._team.run(self._tape_hidden, n)
-        return self._hidden[:n_out]
-
-    def close(self) -> None:
-        """End the threads."""
-        self._team.close()
-
-
-def _floats(buffer: Buffer, n_cols: int) -> npt.NDArray[np.float32]:
-    """A buffer as float32 [rows, n_cols]."""
-    n_floats = len(buffer.array) // buffer.stride * (buffer.stride // 4)
-    return buffer.array.view(np.float32)[:n_floats].reshape(-1, buffer.stride // 4)[:, :n_cols]

@@ -7,7 +7,7 @@ Sums of squares run in float64; everything else is float32 as in the compiled ke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gguf
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu import KernelError
-from kernels_cpu.graph import Graph, Node, Pairing, Pooling, RopeSpec, StepInputs, Value, Vector, Weight
+from kernels_cpu.graph import Graph, LowRank, Node, Pairing, Pooling, RopeSpec, StepInputs, Value, Vector, Weight
 from kernels_cpu.quants.reference import DEQUANTISERS, dequantise_rows
 
 F32 = npt.NDArray[np.float32]
@@ -80,6 +80,11 @@ def twin_linear(x: F32, weight: Weight, bias: Vector | None = None, act: str = "
     """x [n, n_cols] @ dequantised weight.T + bias -> float32 [n, n_rows]; `act` is a key of ACTIVATIONS."""
     y = ACTIVATIONS[act](x, weight) @ dequantise(weight).T
     return y if bias is None else y + bias.data
+
+
+def twin_lora(x: F32, adapter: LowRank, scale: float) -> F32:
+    """What an adapter adds to the product with x [n, n_cols], `scale` times: float32 [n, n_rows]."""
+    return np.float32(adapter.scale * scale) * ((x @ adapter.a.T) @ adapter.b.T)
 
 
 def twin_rms_norm(x: F32, w: F32, eps: float) -> F32:
@@ -260,7 +265,8 @@ class PlainKV:
 class Twin:
     """Runs steps of a graph. `activations` (a key of ACTIVATIONS, or a function) is applied before every linear layer.
 
-    Dequantised matrices are kept, so that a second step costs only arithmetic.
+    Dequantised matrices are kept, so that a second step costs only arithmetic. `adapters` are those that steps may
+    name, by place: each a LowRank by the name of the matrix that it changes.
     """
 
     def __init__(
@@ -270,6 +276,8 @@ class Twin:
         self.n_ctx = n_ctx
         self._kv = PlainKV() if kv is None else kv
         self._activations = ACTIVATIONS[activations] if isinstance(activations, str) else activations
+        self.adapters: dict[int, Mapping[str, LowRank]] = {}
+        self._embeddings = {node.attrs["weight"].name for node in graph.nodes if node.op == "embedding"}
         self._matrices: dict[Weight, F32] = {}
         self._tables: dict[tuple[RopeSpec, int], tuple[F32, F32]] = {}
         self._last_use = {x.index: i for i, node in enumerate(graph.nodes) for x in node.inputs}
@@ -312,7 +320,13 @@ class Twin:
         return result
 
     def _embedding(self, inputs: list[F32], step: StepInputs, weight: Weight) -> F32:
-        return twin_embedding(step.ids, weight)
+        y = twin_embedding(step.ids, weight)
+        for one in step.adaptations:
+            adapter = self.adapters[one.place].get(weight.name)
+            if adapter is not None:
+                rows = adapter.a[step.ids[one.first : one.end]]
+                y[one.first : one.end] += np.float32(adapter.scale * one.scale) * (rows @ adapter.b.T)
+        return y
 
     def _position_embedding(self, inputs: list[F32], step: StepInputs, weight: Weight) -> F32:
         return twin_embedding(step.positions, weight)
@@ -341,11 +355,32 @@ class Twin:
     def _head_norm(self, inputs: list[F32], step: StepInputs, w: Vector, eps: float, head_dim: int) -> F32:
         return twin_head_norm(inputs[0], w.data, eps, head_dim)
 
-    def _linear(self, inputs: list[F32], step: StepInputs, weight: Weight, bias: Vector | None) -> F32:
+    def _linear(
+        self, inputs: list[F32], step: StepInputs, weight: Weight, bias: Vector | None, adapter_gain: float
+    ) -> F32:
         if weight not in self._matrices:
             self._matrices[weight] = dequantise(weight)
         y = self._activations(inputs[0], weight) @ self._matrices[weight].T
-        return y if bias is None else y + bias.data
+        y = y if bias is None else y + bias.data
+        self._adapt(y, inputs[0], step, weight, adapter_gain)
+        return y
+
+    def _adapt(self, y: F32, x: F32, step: StepInputs, weight: Weight, gain: float) -> None:
+        """Add to y what adapters add; a matrix that is also the embedding is changed only there."""
+        name, first = weight.part_of or (weight.name, 0)
+        for one in step.adaptations:
+            adapter = self.adapters[one.place].get(name)
+            if adapter is None or name in self._embeddings:
+                continue
+            part = LowRank(adapter.a, adapter.b[first : first + weight.n_rows], adapter.scale * gain)
+            start, end = (one.first, one.end) if len(y) == len(step.ids) else self._outputs(step, one.first, one.end)
+            y[start:end] += twin_lora(x[start:end], part, one.scale)
+
+    @staticmethod
+    def _outputs(step: StepInputs, first: int, end: int) -> tuple[int, int]:
+        """First and end of the output rows among rows first .. end - 1."""
+        start, stop = np.searchsorted(step.output_rows, [first, end])
+        return int(start), int(stop)
 
     def _rope(
         self, inputs: list[F32], step: StepInputs, head_dim: int, n_rot: int, pairing: Pairing, freqs: RopeSpec

@@ -11,7 +11,8 @@ import psutil
 from kernels_cpu.compile import Kernel, default_cache_dir
 from kernels_cpu.graph import StepInputs
 from kernels_cpu.memory import give_back_code
-from kernels_cpu.tape import TapeProgram, TapeSizes, kernels_of
+from kernels_cpu.program import TapeProgram, kernels_of
+from kernels_cpu.tape import TapeSizes
 from kernels_cpu.weights import PackedWeights, WeightCache, pack_weights
 from localllm import env
 from localllm.engine.backend import BackendOptions

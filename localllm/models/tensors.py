@@ -32,7 +32,7 @@ class Projection:
         bias = None
         if self.bias is not None:
             bias = Vector(self.bias.name, self.bias.data / np.float32(self.scale))
-        return g.scale(g.linear(x, self.weight, bias), self.scale)
+        return g.scale(g.linear(x, self.weight, bias, adapter_gain=1.0 / self.scale), self.scale)
 
 
 class Tensors:
@@ -153,6 +153,7 @@ def _rows(p: Projection, first: int, end: int) -> Projection:
     """Rows first .. end - 1 of a projection."""
     w = p.weight
     part = f"{w.name}[{first}:{end}]"
-    weight = Weight(part, w.type_id, end - first, w.n_cols, w.data[first * w.row_bytes : end * w.row_bytes])
+    data = w.data[first * w.row_bytes : end * w.row_bytes]
+    weight = Weight(part, w.type_id, end - first, w.n_cols, data, part_of=(w.name, first))
     bias = None if p.bias is None else Vector(f"{p.bias.name}[{first}:{end}]", p.bias.data[first:end])
     return Projection(weight, bias, p.scale)

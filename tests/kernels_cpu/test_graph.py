@@ -30,7 +30,12 @@ def test_nodes_hold_what_was_asked_for() -> None:
     y = g.linear(x, w, b)
     assert (y.rows, y.cols) == ("n", 6)
     node = g.nodes[-1]
-    assert (node.op, node.inputs, node.attrs, node.output) == ("linear", [x], {"weight": w, "bias": b}, y)
+    assert (node.op, node.inputs, node.attrs, node.output) == (
+        "linear",
+        [x],
+        {"weight": w, "bias": b, "adapter_gain": 1.0},
+        y,
+    )
 
 
 def test_outputs_are_followed_through() -> None:

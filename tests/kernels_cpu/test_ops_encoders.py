@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kernels_cpu import twin
 from kernels_cpu.graph import Graph, RopeSpec, StepInputs, Vector, Weight
 from kernels_cpu.ops import OWN_ROWS, activation, attention_within, layer_norm, pool, quantize
-from kernels_cpu.tape import TapeProgram, TapeSizes
+from kernels_cpu.program import TapeProgram
+from kernels_cpu.tape import TapeSizes
 from kernels_cpu.twin import Twin
 from kernels_cpu.weights import pack_weights
 

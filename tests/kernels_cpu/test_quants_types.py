@@ -17,8 +17,9 @@ import pytest
 
 from kernels_cpu.graph import Graph, StepInputs, Weight
 from kernels_cpu.packing import packed_shape
+from kernels_cpu.program import TapeProgram
 from kernels_cpu.quants.table import QUANT_TYPES
-from kernels_cpu.tape import TapeProgram, TapeSizes
+from kernels_cpu.tape import TapeSizes
 from kernels_cpu.target import TARGET
 from kernels_cpu.twin import dequantise
 from kernels_cpu.weights import pack_weights

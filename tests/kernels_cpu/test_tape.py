@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels_cpu.graph import Graph, RopeSpec, StepInputs, Value, Vector, Weight
-from kernels_cpu.tape import Lowering, TapeProgram, TapeSizes
+from kernels_cpu.program import TapeProgram
+from kernels_cpu.tape import Lowering, TapeSizes
 from kernels_cpu.twin import Twin
 from kernels_cpu.waiting import MANY_ROWS
 from kernels_cpu.weights import pack_weights
