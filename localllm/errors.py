@@ -8,6 +8,7 @@
     ├── SamplingError            logits that no token can be sampled from
     ├── SettingError             an environment variable with a wrong name or value
     ├── OptionError              a model option with a wrong name, type or value
+    ├── ModelfileError           a Modelfile that cannot be read
     ├── RequestError             a request that the runner cannot serve as it is
     │   └── ContextLengthError      a prompt longer than the context
     ├── RunnerError              the runner process died, or could not load its model
@@ -56,6 +57,14 @@ class SamplingError(LocalLLMError):
 
 class OptionError(LocalLLMError):
     """A model option has a wrong type or value."""
+
+
+class ModelfileError(LocalLLMError):
+    """A Modelfile cannot be read. `line` is where that was noticed, counted from 1; 0 for the whole file."""
+
+    def __init__(self, message: str, *, line: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
 
 
 class RequestError(LocalLLMError):

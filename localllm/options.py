@@ -8,6 +8,7 @@ unknown name is logged once and ignored, all as Ollama does. What a model is giv
 
 import copy
 import difflib
+import json
 import logging
 import math
 import sys
@@ -200,13 +201,24 @@ def parse_parameter(name: str, texts: Sequence[str]) -> Any:
     Raises: OptionError in Ollama's words (`unknown parameter 'x'`, `invalid int value [x]`), with a near-match hint.
     """
     if name in IGNORED:
-        return texts[-1]
-    if name not in BY_NAME or BY_NAME[name].type == "biases":
+        return _parse_json(texts[-1], texts[-1])
+    if name not in BY_NAME:
         raise _unknown(name)
     option = BY_NAME[name]
+    if option.type == "biases":
+        biases = _parse_json(texts[-1], None)
+        _read_biases(name, biases)
+        return biases
     value = list(texts) if option.type == "strings" else _parse_text(option, texts[-1])
     _check_interval(option, value)
     return value
+
+
+def _parse_json(text: str, otherwise: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return otherwise
 
 
 def _near_match(name: str) -> str | None:
@@ -221,9 +233,10 @@ _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 def _parse_text(option: Option, text: str) -> Any:
     kind = {"integer": "int", "float32": "float", "boolean": "bool"}[option.type]
     try:
-        if kind == "int" and "_" not in text:
+        is_plain = text.isascii() and "_" not in text
+        if kind == "int" and is_plain:
             return _read_integer(option.name, int(text))
-        if kind == "float" and "_" not in text:
+        if kind == "float" and is_plain:
             return _read_float(option.name, float(text))
         if kind == "bool" and text in _TRUE | _FALSE:
             return text in _TRUE

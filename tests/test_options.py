@@ -102,7 +102,9 @@ def test_unknown_names_are_logged_once_and_never_their_values(caplog: pytest.Log
         ("stop", ["a", "b"], ["a", "b"]),
         ("ignore_eos", ["true"], True),
         ("use_mmap", ["0"], False),
-        ("low_vram", ["true"], "true"),
+        ("low_vram", ["true"], True),
+        ("low_vram", ["some"], "some"),
+        ("logit_bias", ['{"1": false}'], {"1": False}),
     ],
 )
 def test_parameters(name: str, texts: list[str], value: Any) -> None:

@@ -49,7 +49,7 @@ async def pull(request: Request) -> Response:
         raise APIError(
             403, f"{source}: uses this machine's own files and settings: only its own clients may pull from it"
         )
-    return RecordsResponse(_events(daemon_of(request), reference), stream=body["stream"] is not False)
+    return RecordsResponse(events(daemon_of(request), reference), stream=body["stream"] is not False)
 
 
 def _is_from_here(request: Request) -> bool:
@@ -57,15 +57,16 @@ def _is_from_here(request: Request) -> bool:
     return request.client is None or is_loopback_address(request.client.host)
 
 
-async def _events(daemon: Daemon, reference: str) -> Records:
+async def events(daemon: Daemon, reference: str) -> Records:
+    """The events of a pull; closing them cancels it."""
     loop = asyncio.get_running_loop()
-    events: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
     cancel = threading.Event()
 
     def hand_over(event: dict[str, Any] | Exception | None) -> None:
         # The loop may be closed already when the daemon ends.
         if not loop.is_closed():
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            loop.call_soon_threadsafe(queue.put_nowait, event)
 
     def work() -> None:
         try:
@@ -79,7 +80,7 @@ async def _events(daemon: Daemon, reference: str) -> Records:
     with daemon.pulling(cancel):
         thread.start()
         try:
-            while (event := await events.get()) is not None:
+            while (event := await queue.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 yield event

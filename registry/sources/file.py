@@ -1,33 +1,24 @@
 """`file:/path/to/model.gguf`: a GGUF on this machine, all parts of a split one; it knows nothing of networks.
 
-The file is shared with the store where the file system can (a clone of its blocks, else a
-hard link), and copied where it cannot. Through a hard link, a program that writes into the
-original in place also changes the blob; programs that replace files do not.
+The file is shared with the store where the file system can (registry/sharing.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 import re
-import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from registry.durable import require_space, writing
 from registry.errors import SourceError
 from registry.names import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, MAX_PART_LENGTH, Name
-from registry.progress import PULLING_MANIFEST, VERIFYING, Pace, Progress, check_canceled, pulling
+from registry.progress import PULLING_MANIFEST, VERIFYING, Progress, check_canceled, pulling
+from registry.sharing import take
 from registry.sources.base import Source, Wanted, finish_pull, wait_for_staging
 from registry.store import Store
 
-_CHUNK_BYTES = 1 << 20
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
 _QUANT = re.compile(r"[-_.](?P<quant>(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
-_FICLONE = 0x40049409
 
 
 class FileSource(Source):
@@ -56,7 +47,7 @@ class FileSource(Source):
         with staging:
             taken = []
             for i, path in enumerate(paths):
-                taken.append((yield from _take(path, staging.path / f"part-{i}", cancel)))
+                taken.append((yield from take(path, staging.path / f"part-{i}", cancel)))
             facts = wanted.inspect([staged for staged, _ in taken])
             for staged, digest in taken:
                 size = staged.stat().st_size
@@ -99,72 +90,3 @@ def _all_parts(path: Path) -> list[Path]:
 def _as_part(text: str) -> str:
     """The nearest text that the grammar of a model's name allows; may be empty."""
     return re.sub(r"[^a-z0-9_.-]+", "-", text.lower()).strip(".-")[:MAX_PART_LENGTH]
-
-
-def _take(path: Path, staged: Path, cancel: threading.Event) -> Generator[Progress, None, tuple[Path, str]]:
-    """Bring one file into the staging folder; gives where it is now, and its digest."""
-    try:
-        source = open(path, "rb")  # noqa: SIM115 (closed by the next statement)
-    except OSError as error:
-        raise SourceError(f'cannot read "{path}": {error.strerror}') from error
-    with source:
-        before = os.fstat(source.fileno())
-        if _share(source, path, staged):
-            digest = yield from _hash(source, path, None, cancel)
-        else:
-            require_space(staged.parent, before.st_size)
-            with writing(staged), open(staged, "xb") as copy:
-                digest = yield from _hash(source, path, copy, cancel)
-        after = os.fstat(source.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise SourceError(f'"{path}" changed while it was read')
-    return staged, digest
-
-
-def _hash(
-    source: BinaryIO, path: Path, copy: BinaryIO | None, cancel: threading.Event
-) -> Generator[Progress, None, str]:
-    """Read to the end, writing to `copy` if given; gives the digest."""
-    total = os.fstat(source.fileno()).st_size
-    sha256 = hashlib.sha256()
-    pace = Pace()
-    completed = 0
-    while chunk := source.read(_CHUNK_BYTES):
-        check_canceled(cancel)
-        sha256.update(chunk)
-        if copy is not None:
-            copy.write(chunk)
-        completed += len(chunk)
-        if pace.is_due():
-            yield Progress(f"reading {path.name}", total=total, completed=completed)
-    return f"sha256:{sha256.hexdigest()}"
-
-
-def _share(source: BinaryIO, path: Path, staged: Path) -> bool:
-    """Make `staged` the same bytes without copying them; False where the file system cannot."""
-    if _clone(source, staged):
-        return True
-    try:
-        os.link(path, staged)
-    except OSError:
-        return False
-    if os.path.samestat(os.fstat(source.fileno()), os.stat(staged)):
-        return True
-    staged.unlink()
-    return False
-
-
-def _clone(source: BinaryIO, staged: Path) -> bool:
-    """Share the blocks, each file then going its own way (Linux: btrfs, XFS, bcachefs)."""
-    if sys.platform != "linux":
-        return False
-    import fcntl
-
-    try:
-        with open(staged, "xb") as clone:
-            fcntl.ioctl(clone.fileno(), _FICLONE, source.fileno())
-    except OSError:
-        with contextlib.suppress(OSError):
-            staged.unlink()
-        return False
-    return True

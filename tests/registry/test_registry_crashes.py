@@ -258,7 +258,7 @@ def test_a_file_copied_onto_a_full_disk(
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF" + os.urandom(300_000))
-    monkeypatch.setattr("registry.sources.file.require_space", lambda *_: None)
+    monkeypatch.setattr("registry.sharing.require_space", lambda *_: None)
     with pytest.raises(NoSpaceError):
         list(registry.pull(f"file:{path}", Store(small_disk), inspect=lambda _: facts, catalog=Catalog({})))
     assert snapshot(small_disk) == {}
