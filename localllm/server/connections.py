@@ -4,6 +4,8 @@ It knows nothing of requests; what is limited of their bodies is in localllm/ser
 """
 
 import asyncio
+import contextlib
+import socket
 from typing import Any
 
 import h11
@@ -31,6 +33,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _send_at_once(transport)
         if len(self.connections) > self.config.max_connections:
             self._end(b"503 Service Unavailable", b"too many connections")
         else:
@@ -75,3 +78,13 @@ class Connection(H11Protocol):
         head = b"HTTP/1.1 %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n"
         self.transport.write(head % (status, len(text)) + b"\r\n" + text)
         self.transport.close()
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """Let nothing wait for the client's acknowledgement of what was sent before.
+
+    asyncio does so for sockets that name their protocol, which `socket.create_server` does not. Without it, the body
+    comes 40 ms after the headers, and tokens come in bundles, wherever a client acknowledges late.
+    """
+    with contextlib.suppress(OSError):  # of a client that has gone already
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,7 +15,7 @@ The prompt (or the last chat message; as tokens, its bytes) is a script of words
     !options    the options as JSON                         !request   the whole request as JSON
     !pid        the process id                              !call      a tool call
     !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
-    !stop:W     ends at once, by the stop string W
+    !stop:W     ends at once, by the stop string W              !text:B     the text whose base64 is B
 
 The vector of an input is its length, its place among the inputs, dimensions and normalise; a document's score is its
 length. The input or query `!error:K` is an error, `!hang` is never answered.
@@ -151,6 +151,8 @@ def piece(request: GenerateRequest, word: str, name: str, argument: str) -> Chun
         return Chunk(request.id, json.dumps(request.to_json()))
     if name == "!pid":
         return Chunk(request.id, str(os.getpid()))
+    if name == "!text":
+        return Chunk(request.id, base64.b64decode(argument).decode())
     if name == "!think":
         return Chunk(request.id, thinking=argument)
     if name == "!call":

@@ -132,13 +132,13 @@ class LiveDaemon:
     """`localllm serve` in a process of its own, with fake runners."""
 
     url: str
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[bytes]"
+    log: Path
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """End it with a signal; its status and its log."""
         self.process.send_signal(number)
-        _, log = self.process.communicate(timeout=30)
-        return self.process.returncode, log
+        return self.process.wait(timeout=30), self.log.read_text()
 
 
 def free_port() -> int:
@@ -158,9 +158,12 @@ def start_live(store: Store, tmp_path: Path) -> Iterator[Callable[..., LiveDaemo
         variables = {"LOCALLLM_HOST": f"127.0.0.1:{port}", "LOCALLLM_STATE_DIR": str(tmp_path / "state"), **variables}
         env = {**clean, "PYTHONPATH": str(ROOT), "LOCALLLM_MODELS": str(store.root), **variables}
         command = [sys.executable, str(Path(__file__).with_name("serve_with_fake_runners.py")), str(FAKE_RUNNER)]
-        process = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        # A pipe would fill up, and whoever writes to a full pipe waits.
+        log = tmp_path / f"daemon-{port}.log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=stderr)
         scheme = "https" if "LOCALLLM_TLS_CERT" in variables else "http"
-        daemons.append(LiveDaemon(f"{scheme}://127.0.0.1:{port}", process))
+        daemons.append(LiveDaemon(f"{scheme}://127.0.0.1:{port}", process, log))
         _wait_until_it_answers(daemons[-1])
         return daemons[-1]
 
@@ -168,7 +171,7 @@ def start_live(store: Store, tmp_path: Path) -> Iterator[Callable[..., LiveDaemo
     for daemon in daemons:
         if daemon.process.poll() is None:
             daemon.process.kill()
-        daemon.process.communicate()
+        daemon.process.wait()
 
 
 def _wait_until_it_answers(daemon: LiveDaemon) -> None:

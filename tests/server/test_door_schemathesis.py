@@ -42,7 +42,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": ["one", "two"]},
     "/api/embeddings": {"prompt": "one"},
     "/api/rerank": {"query": "one", "documents": ["one", "two"]},
-    "/v1/rerank": {"query": "one", "documents": ["one", "two"]},
+    **{path: {"query": "one", "documents": ["one"]} for path in ("/rerank", "/v1/rerank", "/v1/reranking")},
+    "/v1/batches": {"endpoint": "/v1/chat/completions", "completion_window": "24h"},
     "/v1/embeddings": {"input": ["one", "two"]},
     "/api/tokenize": {"text": "one"},
     "/api/detokenize": {"tokens": [111, 110]},
@@ -76,7 +77,10 @@ def _nearly_good(case: Any, known: dict[str, str], is_near: bool, seed: int) -> 
         return case
     if isinstance(case.body, dict) and (good := GOOD.get(case.operation.path)) is not None:
         kept = random.Random(seed).sample(sorted(case.body), min(len(case.body), seed % 3))
-        case.body = {**good, **{name: case.body[name] for name in kept}, "model": "m"}
+        names = (
+            {"model": known["model"]} if case.operation.path != "/v1/batches" else {"input_file_id": known["file_id"]}
+        )
+        case.body = {**good, **{name: case.body[name] for name in kept}, **names}
     for name in case.path_parameters or {}:
         case.path_parameters[name] = known.get(name, case.path_parameters[name])
     return case
@@ -117,6 +121,8 @@ def run_all(start_live: Start, add_model: Add, n_examples: int) -> None:
     )
     daemon = start_live()
     wanted = [operation for operation in OPERATIONS if operation.path not in ELSEWHERE]
+    # What is there must be there for all others.
+    wanted.sort(key=lambda operation: operation.method == "delete")
     known = known_ids(daemon.url)
     # Where nothing can be varied there is one example.
     n_each = max(1, n_examples // sum(bool(one.body or one.query or one.path_parameters) for one in wanted))
