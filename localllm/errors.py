@@ -3,6 +3,7 @@
     LocalLLMError
     ├── GGUFError                a file is not a valid GGUF, or not one that can be run
     │   └── UnsupportedModelError   valid, but an architecture, quant type or tokenizer that is not known
+    ├── QuantizeError            a model that cannot be quantised as asked
     ├── TokenizerError           vocabulary metadata that cannot be used
     ├── TemplateError            a chat template that does not compile or raises
     ├── SamplingError            logits that no token can be sampled from
@@ -37,6 +38,10 @@ class GGUFError(LocalLLMError):
 
 class UnsupportedModelError(GGUFError):
     """A valid GGUF whose architecture, quant type or tokenizer is not supported."""
+
+
+class QuantizeError(LocalLLMError):
+    """A type that cannot be made, a source or importance matrix that does not fit, or a file that cannot be written."""
 
 
 class TokenizerError(LocalLLMError):
