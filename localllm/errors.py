@@ -10,6 +10,7 @@
     ├── SettingError             an environment variable with a wrong name or value
     ├── OptionError              a model option with a wrong name, type or value
     ├── ModelfileError           a Modelfile that cannot be read
+    ├── AdapterError             a LoRA adapter that cannot be used, or not with this model
     ├── RequestError             a request that the runner cannot serve as it is
     │   └── ContextLengthError      a prompt longer than the context
     ├── RunnerError              the runner process died, or could not load its model
@@ -70,6 +71,10 @@ class ModelfileError(LocalLLMError):
     def __init__(self, message: str, *, line: int = 0, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.line = line
+
+
+class AdapterError(LocalLLMError):
+    """A LoRA adapter cannot be read, or is not for the model that it was to be used with."""
 
 
 class RequestError(LocalLLMError):

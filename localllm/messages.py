@@ -161,7 +161,7 @@ class Embed(Message):
     """Asks for the vectors of `inputs`, texts or token ids; answered by Embeddings.
 
     `truncate` lets an input that is too long lose its end; without it the request fails. `dimensions` (0: all) is how
-    many of the first components are kept. Vectors have length 1 where `normalise`.
+    many of the first components are kept. Vectors have length 1 where `normalise`. `lora` is as in GenerateRequest.
     """
 
     type = "embed"
@@ -173,11 +173,12 @@ class Embed(Message):
     normalise: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     is_interactive: bool = True
+    lora: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
 class Rank(Message):
-    """Asks how well each of `documents` answers `query`; answered by Scores."""
+    """Asks how well each of `documents` answers `query`; answered by Scores. `lora` is as in GenerateRequest."""
 
     type = "rank"
 
@@ -186,6 +187,7 @@ class Rank(Message):
     documents: list[str]
     truncate: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    lora: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,12 @@ def parity_models() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def lora_files() -> ModuleType:
+    """LoRA adapters for tiny models: `lora_files.adapter_for(model, path, recipe)` (tests/fixtures/lora_files.py)."""
+    return _load("lora_files")
+
+
+@pytest.fixture(scope="session")
 def bert_gguf() -> ModuleType:
     """`bert_gguf.convert(folder, path, type)`: a GGUF of a Hugging Face folder (tests/fixtures/bert_gguf.py)."""
     return _load("bert_gguf")

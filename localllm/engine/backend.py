@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernels_cpu.graph import Graph, StepInputs
+from kernels_cpu.graph import Graph, LowRank, StepInputs
 
 Progress = Callable[[str, int, int], None]
 """Takes what is being done, how much of it is done, and how much there is."""
@@ -18,7 +18,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What a backend is made for; the sizes are those of the engine."""
+    """What a backend is made for; the sizes are those of the engine. `with_adapters` is for preparing kernels alone:
+    a backend needs no such notice.
+    """
 
     graph: Graph
     n_ctx: int
@@ -30,6 +32,7 @@ class BackendOptions:
     cache_dir: Path | None
     model_digest: str | None
     on_progress: Progress | None
+    with_adapters: bool = False
 
 
 class Backend(Protocol):
@@ -45,6 +48,16 @@ class Backend(Protocol):
     def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """What stands for a text (see Graph.output), float32 [n_out, cols], valid until the next call. Raises
         KernelError."""
+
+    def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
+        """Fill a place with an adapter, by the names of the graph's `adapters.targets`; gives the bytes it takes.
+
+        Another thread may run steps meanwhile that do not use the place; at the first call it may take some seconds.
+        Raises KernelError.
+        """
+
+    def drop_adapter(self, place: int) -> None:
+        """Empty a place, under the same condition."""
 
     def close(self) -> None:
         """Gives back threads and memory."""

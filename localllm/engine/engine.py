@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from kernels_cpu.graph import StepInputs
+from kernels_cpu.adapters import MAX_PER_ROW, PLACES, targets
+from kernels_cpu.graph import Adaptation, StepInputs
 from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from localllm.engine.backend import Backend, BackendOptions, Progress
-from localllm.engine.errors import KVCacheFullError, NoSlotError
+from localllm.engine.errors import KVCacheFullError, NoPlaceError, NoSlotError
 from localllm.engine.pages import PageAllocator
 from localllm.engine.sequence import Entry, Sequence, n_pages_for
 from localllm.engine.tape_backend import TapeBackend
 from localllm.errors import ContextLengthError, OptionError, RequestError
 from localllm.models import ModelGraph, build
+from localllm.models.lora import read_adapter
 
 if TYPE_CHECKING:
     from localllm.gguf import GGUFFile
@@ -56,6 +58,8 @@ class Engine:
         self.n_batch = n_batch
         self.n_slots = n_slots
         self.backend = backend
+        self._targets = targets(model.graph)
+        self._free_places = list(range(PLACES - 1, -1, -1))
         self._pages = PageAllocator(n_pages)
         self._page_tables = np.full((n_slots, n_pages_for(n_ctx)), -1, np.int32)
         self._free_slots = list(range(n_slots - 1, -1, -1))
@@ -150,6 +154,29 @@ class Engine:
         slot = self._free_slots.pop()
         return Sequence(slot, self._page_tables[slot], self._pages, self._free_slots)
 
+    def load_adapter(self, path: Path) -> tuple[int, int]:
+        """Loads the LoRA adapter in a GGUF; gives its place, for entries, and the bytes it takes.
+
+        Unlike all else, this and `drop_adapter` may be called by another thread than steps are, one at a time. The
+        first call may take some seconds.
+
+        Raises:
+            AdapterError: it is no LoRA adapter, or none for this model.
+            NoPlaceError: too many are loaded.
+        """
+        if not self._free_places:
+            raise NoPlaceError(PLACES)
+        matrices = read_adapter(path, self.hparams.arch, self._targets)
+        place = self._free_places[-1]
+        n_bytes = self.backend.put_adapter(place, matrices)
+        self._free_places.pop()
+        return place, n_bytes
+
+    def drop_adapter(self, place: int) -> None:
+        """Unloads an adapter, which no step that runs may name."""
+        self.backend.drop_adapter(place)
+        self._free_places.append(place)
+
     def step(self, entries: Sequence_[Entry]) -> list[npt.NDArray[np.float32] | None]:
         """Appends each entry's tokens to its sequence, at most `n_batch` in all, and gives their logits.
 
@@ -207,6 +234,8 @@ class Engine:
             raise ValueError("step: expected at least one token an entry, got none")
         if self.is_bidirectional and len(entry.seq):
             raise ValueError("step: expected a whole sequence, got the rest of one")
+        if len(entry.adapters) > MAX_PER_ROW:
+            raise ValueError(f"step: expected at most {MAX_PER_ROW} adapters an entry, got {len(entry.adapters)}")
         n_after = len(entry.seq) + len(entry.tokens)
         if n_after > self.n_ctx:
             raise ContextLengthError(f"{n_after} tokens do not fit the context of {self.n_ctx}", n_after, self.n_ctx)
@@ -221,18 +250,23 @@ class Engine:
         positions: list[int] = []
         slots: list[int] = []
         output_rows: list[int] = []
+        adaptations: list[Adaptation] = []
         for entry in entries:
             n_before, n = len(entry.seq), len(entry.tokens)
             ids.extend(entry.tokens)
             positions.extend(range(n_before, n_before + n))
             slots.extend([entry.seq.slot] * n)
             output_rows.extend(range(len(ids) - _n_out(entry), len(ids)))
+            if entry.adapters:
+                first = len(ids) - n
+                adaptations.extend(Adaptation(first, len(ids), place, scale) for place, scale in entry.adapters)
         return StepInputs(
             ids=np.array(ids, np.int32),
             positions=np.array(positions, np.int32),
             slots=np.array(slots, np.int32),
             page_tables=self._page_tables,
             output_rows=np.array(output_rows, np.int32),
+            adaptations=tuple(adaptations),
         )
 
 

@@ -14,6 +14,14 @@ class KVCacheFullError(LocalLLMError):
         self.n_free = n_free
 
 
+class NoPlaceError(LocalLLMError):
+    """As many adapters are loaded as there can be."""
+
+    def __init__(self, n_places: int) -> None:
+        super().__init__(f"all {n_places} places for adapters are in use")
+        self.n_places = n_places
+
+
 class NoSlotError(LocalLLMError):
     """As many sequences are open as the engine was loaded for."""
 

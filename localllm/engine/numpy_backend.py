@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernels_cpu.graph import PAGE_POSITIONS, Graph, StepInputs
+from kernels_cpu.graph import PAGE_POSITIONS, Graph, LowRank, StepInputs
 from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from kernels_cpu.twin import Twin
 from localllm.engine.backend import BackendOptions
@@ -63,6 +64,13 @@ class NumpyBackend:
 
     def run_hidden(self, step: StepInputs) -> F32:
         return self._twin.run_hidden(step)
+
+    def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
+        self._twin.adapters[place] = matrices
+        return sum(pair.a.nbytes + pair.b.nbytes for pair in matrices.values())
+
+    def drop_adapter(self, place: int) -> None:
+        del self._twin.adapters[place]
 
     def close(self) -> None:
         """There is nothing to give back."""

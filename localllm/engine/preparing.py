@@ -22,9 +22,17 @@ class Preparation:
 
     @classmethod
     def of(
-        cls, paths: Sequence[str], digest: str, kv_cache_type: str, cache_dir: Path, on_progress: Progress
+        cls,
+        paths: Sequence[str],
+        digest: str,
+        kv_cache_type: str,
+        cache_dir: Path,
+        on_progress: Progress,
+        with_adapters: bool = False,
     ) -> Preparation:
         """Reads the graph of a model, in its usual size: other sizes need the same.
+
+        `with_adapters` says that LoRA adapters will be applied.
 
         Raises:
             GGUFError, UnsupportedModelError: the model cannot be built.
@@ -37,6 +45,7 @@ class Preparation:
             cache_dir=cache_dir,
             model_digest=digest,
             on_progress=on_progress,
+            with_adapters=with_adapters,
             **sizes,
         )
         return cls(gguf, options)

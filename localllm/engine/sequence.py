@@ -93,11 +93,15 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Entry:
-    """A sequence's part in a step: ids to be appended, and which of their logits are wanted."""
+    """A sequence's part in a step: ids to be appended, which of their logits are wanted, and the adapters in force.
+
+    The latter are places that `Engine.load_adapter` gave, at most MAX_PER_ROW, each with a scale.
+    """
 
     seq: Sequence
     tokens: Sequence_[int]
     logits: Logits = "last"
+    adapters: tuple[tuple[int, float], ...] = ()
 
 
 def n_pages_for(n_tokens: int) -> int:

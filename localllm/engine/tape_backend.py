@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
+from kernels_cpu.adapters import PackedAdapter, targets
 from kernels_cpu.compile import Kernel, default_cache_dir
-from kernels_cpu.graph import StepInputs
+from kernels_cpu.graph import LowRank, StepInputs
 from kernels_cpu.memory import give_back_code
 from kernels_cpu.program import TapeProgram, kernels_of
 from kernels_cpu.tape import TapeSizes
@@ -36,7 +38,7 @@ def packed_weights(options: BackendOptions) -> PackedWeights:
 
 def needed_kernels(options: BackendOptions) -> list[Kernel]:
     """The kernels that a backend would compile. Raises: as TapeBackend."""
-    return kernels_of(options.graph, _sizes(options), options.n_threads or default_threads())
+    return kernels_of(options.graph, _sizes(options), options.n_threads or default_threads(), options.with_adapters)
 
 
 def _sizes(options: BackendOptions) -> TapeSizes:
@@ -53,6 +55,7 @@ class TapeBackend:
     def __init__(self, options: BackendOptions) -> None:
         sizes = _sizes(options)
         report = options.on_progress or (lambda status, done, total: None)
+        self._targets = targets(options.graph)
         self._program = TapeProgram(
             options.graph,
             packed_weights(options),
@@ -71,6 +74,15 @@ class TapeBackend:
 
     def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
         return self._program.run_hidden(step)
+
+    def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
+        packed = PackedAdapter(self._targets, matrices)
+        self._program.prepare_adapters()
+        self._program.put_adapter(place, packed)
+        return packed.nbytes
+
+    def drop_adapter(self, place: int) -> None:
+        self._program.put_adapter(place, None)
 
     def close(self) -> None:
         self._program.close()

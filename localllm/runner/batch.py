@@ -71,9 +71,12 @@ class Batch:
     def cancel(self, request_id: str) -> None:
         """End a request without another message; one that is not here is none of our business."""
         with self._changed:
+            canceled = [g for g in self._waiting if g.id == request_id]
             self._waiting = deque(g for g in self._waiting if g.id != request_id)
             if request_id in [*(g.id for g in self._active), *(job.id for job in self._jobs)]:
                 self._canceled.add(request_id)
+        for generation in canceled:
+            generation.adapters.release()
 
     def close(self) -> None:
         """Let `run` return after its step."""
@@ -116,6 +119,7 @@ class Batch:
         n_rows = PREFILL_BESIDE_DECODE if is_beside_decode else min(STEP_ROWS, self._engine.n_batch)
         job.step(n_rows, self._kept.give_way, is_alone)
         if job.is_done:
+            job.adapters.release()
             with self._changed:
                 self._jobs.remove(job)
 
@@ -127,6 +131,7 @@ class Batch:
                 self._jobs.remove(job)
         for job in jobs:
             job.close()
+            job.adapters.release()
         for generation in self._active:
             if generation.id in canceled:
                 generation.is_done = True
@@ -140,7 +145,7 @@ class Batch:
             generation.make_room()  # a full sequence could not be evaluated again as it is
         self._remove_done()
         for generation in reversed([g for g in paused if not g.is_done]):
-            self._kept.release(generation.pause())
+            self._kept.release(generation.pause(), generation.adapters.key)
             with self._changed:
                 self._active.remove(generation)
                 self._waiting.appendleft(generation)
@@ -148,7 +153,7 @@ class Batch:
     def _admit(self) -> None:
         while (generation := self._next()) is not None:
             try:
-                generation.start(self._kept.acquire(generation.pending))
+                generation.start(self._kept.acquire(generation.pending, generation.adapters.key))
             except Exception as error:
                 self._fail(generation, error)
 
@@ -214,10 +219,12 @@ class Batch:
             self._active = [g for g in self._active if not g.is_done]
         for generation in done:
             if generation.seq is not None:
-                self._kept.release(generation.seq)
+                self._kept.release(generation.seq, generation.adapters.key)
+            generation.adapters.release()
 
 
 def _entry(generation: Generation, n: int) -> Entry:
     is_last = n == len(generation.pending)
     logits = "last" if is_last and generation.wants_logits else "none"
-    return Entry(generation.seq, generation.pending[:n], logits)  # type: ignore[arg-type]
+    tokens, adapters = generation.pending[:n], generation.adapters.entries
+    return Entry(generation.seq, tokens, logits, adapters)  # type: ignore[arg-type]

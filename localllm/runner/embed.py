@@ -12,6 +12,7 @@ import numpy as np
 
 from localllm.errors import ContextLengthError, RequestError
 from localllm.messages import Embed, Embeddings, Message, Rank, Scores, Stats
+from localllm.runner.adapters import Adapters
 from localllm.runner.errors import error_message
 from localllm.runner.vectors import F32, VectorEngine, VectorJob
 from localllm.tokenizer import Tokenizer
@@ -34,6 +35,7 @@ class VectorModel:
     n_ctx: int
     rank_template: str | None = None
     separates: bool = False
+    adapters: Adapters | None = None
 
 
 def embed_job(model: VectorModel, request: Embed, send: Callable[[Message], None]) -> VectorJob | None:
@@ -99,6 +101,7 @@ def _job(
         lambda error: send(error_message(request.id, error)),
         is_ranking=isinstance(request, Rank),
         is_interactive=getattr(request, "is_interactive", True),
+        adapters=model.adapters.acquire(request.lora) if model.adapters else None,
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from localllm.chat import Thinking
 from localllm.messages import Done, GenerateRequest, Message, Stats
+from localllm.runner.adapters import AdapterSet
 from localllm.runner.answer import Answer, LogprobEntry, Shown
 from localllm.runner.chunks import Chunks
 from localllm.runner.kept_sequences import SequenceLike
@@ -27,7 +28,8 @@ MAX_CONTEXTS = 10
 class Generation:
     """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last.
 
-    `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent.
+    `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent. Whoever
+    takes it out of the way releases its `adapters`.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Generation:
         tokenizer: Tokenizer,
         n_ctx: int,
         send: Callable[[Message], None],
+        adapters: AdapterSet | None = None,
     ) -> None:
+        self.adapters = adapters or AdapterSet()
         self.id = request.id
         self.is_interactive = request.is_interactive
         self.prompt = prompt

@@ -1,7 +1,11 @@
-"""Sequences of finished requests, kept for the next request that begins alike; it knows token ids, not text."""
+"""Sequences of finished requests, kept for the next request that begins alike; it knows token ids, not text.
+
+Keys and values depend on the adapters in force. So a sequence serves only requests with the same *key*.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 from typing import Protocol
 
@@ -35,36 +39,38 @@ class KeptSequences:
 
     def __init__(self, engine: Opener) -> None:
         self._engine = engine
-        self._idle: list[SequenceLike] = []  # the one used longest ago first
+        self._idle: list[tuple[SequenceLike, Hashable]] = []  # with its key; the one used longest ago first
 
-    def acquire(self, prompt: Tokens[int]) -> SequenceLike:
+    def acquire(self, prompt: Tokens[int], key: Hashable = ()) -> SequenceLike:
         """A sequence that holds a start of `prompt`, but not all of it: the last token must be evaluated.
+
+        What it holds was computed under the same key.
 
         Raises:
             NoSlotError: every sequence is in use.
         """
-        lengths = [common_length(seq.tokens, prompt) for seq in self._idle]
+        lengths = [common_length(seq.tokens, prompt) if its == key else 0 for seq, its in self._idle]
         best = max(range(len(lengths)), key=lambda i: (lengths[i], i), default=None)
-        if best is None or not _is_worthwhile(lengths[best], len(self._idle[best])):
+        if best is None or not _is_worthwhile(lengths[best], len(self._idle[best][0])):
             fresh = self._open()
             if fresh is not None:
                 return fresh
         if best is None:
             return self._engine.open_sequence()
         chosen = best if lengths[best] > 0 else 0
-        seq = self._idle.pop(chosen)
+        seq, _ = self._idle.pop(chosen)
         seq.truncate(min(lengths[chosen], len(prompt) - 1))
         return seq
 
-    def release(self, seq: SequenceLike) -> None:
-        """Take a sequence back, with what it holds."""
-        self._idle.append(seq)
+    def release(self, seq: SequenceLike, key: Hashable = ()) -> None:
+        """Take a sequence back, with what it holds, which was computed under that key."""
+        self._idle.append((seq, key))
 
     def give_way(self) -> bool:
         """Close the sequence that was used longest ago; False if none is idle."""
         if not self._idle:
             return False
-        self._idle.pop(0).close()
+        self._idle.pop(0)[0].close()
         return True
 
     def _open(self) -> SequenceLike | None:

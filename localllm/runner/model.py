@@ -14,6 +14,7 @@ from localllm.engine.sequence import n_pages_for
 from localllm.gguf import GGUFFile, open_gguf
 from localllm.messages import LoadRequest, Message, Progress, Ready
 from localllm.models import check_architecture
+from localllm.runner.adapters import Adapters
 from localllm.runner.batch import EngineLike
 from localllm.runner.outbox import Outbox
 from localllm.runner.templates import Templates
@@ -30,7 +31,8 @@ REPORT_INTERVAL_S = 0.05
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model. `name` is for messages to people; `gguf` stays open as long as the engine is used.
+    """A loaded model. `name` is for messages to people; `gguf` stays open as long as the engine is used, to which
+    `adapters` belong.
 
     `rank_template` and `separates` say how a query and a document are put together: see VectorModel.
     """
@@ -44,6 +46,7 @@ class Model:
     gguf: GGUFFile | None = None
     rank_template: str | None = None
     separates: bool = False
+    adapters: Adapters | None = None
 
 
 def load_model(request: LoadRequest, outbox: Outbox) -> Model:
@@ -77,6 +80,10 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         model_digest=spec.model_digest,
         on_progress=Reporter(outbox.send),
     )
+    adapters = Adapters(engine, spec.adapters)
+    if spec.adapters:
+        outbox.send(Progress("loading adapters"))
+        adapters.acquire(None).release()  # so that the first request finds them, and errors are those of loading
     gguf.drop_pages()
     ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, _capabilities(gguf, engine, tokenizer, templates))
     rank_template = gguf.metadata.get("tokenizer.chat_template.rerank")
@@ -90,6 +97,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         gguf,
         rank_template if isinstance(rank_template, str) else None,
         gguf.get("tokenizer.ggml.add_sep_token", bool, False),
+        adapters,
     )
 
 

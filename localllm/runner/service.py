@@ -27,6 +27,7 @@ from localllm.messages import (
     Tokens,
     read_frame,
 )
+from localllm.runner.adapters import Adapters
 from localllm.runner.batch import Batch
 from localllm.runner.embed import VectorModel, embed_job, rank_job
 from localllm.runner.errors import error_message, failed_message
@@ -114,7 +115,10 @@ class Service:
             with self._lock:
                 is_wanted = request_id in self._expected
                 self._expected.discard(request_id)
-                if work is None or not is_wanted:
+                if work is None:
+                    continue
+                if not is_wanted:
+                    work.adapters.release()
                     continue
                 if isinstance(work, VectorJob):
                     batch.submit_job(work)
@@ -130,8 +134,15 @@ class Preparation:
         self._send = send
         self._prompts = lru_cache(8)(partial(PromptBuilder, model.name, model.tokenizer, model.templates))
         self._breakers = lru_cache(8)(self._find_breakers)
+        self._adapters = model.adapters or Adapters(model.engine)
         self._vectors = VectorModel(
-            model.name, model.tokenizer, model.engine, model.engine.n_ctx, model.rank_template, model.separates
+            model.name,
+            model.tokenizer,
+            model.engine,
+            model.engine.n_ctx,
+            model.rank_template,
+            model.separates,
+            self._adapters,
         )
 
     def handle(self, message: Message) -> Generation | VectorJob | None:
@@ -172,7 +183,8 @@ class Preparation:
             self._send(Rendered(request.id, prompt.text, prompt.tokens))
             return None
         sampler = self._sampler(request.options)
-        return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send)
+        adapters = self._adapters.acquire(request.lora)
+        return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send, adapters)
 
     def _sampler(self, options: dict[str, Any]) -> Sampler:
         tokenizer = self._model.tokenizer

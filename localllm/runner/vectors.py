@@ -11,6 +11,7 @@ import numpy.typing as npt
 from localllm.engine import Entry, KVCacheFullError, NoSlotError
 from localllm.engine.sequence import Logits
 from localllm.errors import RunnerError
+from localllm.runner.adapters import AdapterSet
 from localllm.runner.kept_sequences import SequenceLike
 
 F32 = npt.NDArray[np.float32]
@@ -76,7 +77,8 @@ class Reading:
 class VectorJob:
     """Evaluates inputs and hands their rows, one an input, in order, to `finish`; `fail` gets what goes wrong.
 
-    The rows are what stands for a text, or scores with `is_ranking`.
+    The rows are what stands for a text, or scores with `is_ranking`. Whoever takes it out of the way releases its
+    `adapters`.
     """
 
     def __init__(
@@ -89,7 +91,9 @@ class VectorJob:
         *,
         is_ranking: bool = False,
         is_interactive: bool = True,
+        adapters: AdapterSet | None = None,
     ) -> None:
+        self.adapters = adapters or AdapterSet()
         self.id = request_id
         self.is_interactive = is_interactive
         self.is_done = False
@@ -151,7 +155,7 @@ class VectorJob:
         """One step, with fewer inputs where the cache is full; False if there is no room even for one."""
         while True:
             entries = [
-                Entry(r.seq, r.tokens[r.n_done : r.n_done + n], r.wanted(n))  # type: ignore[arg-type]
+                Entry(r.seq, r.tokens[r.n_done : r.n_done + n], r.wanted(n), self.adapters.entries)  # type: ignore[arg-type]
                 for r, n in planned
             ]
             try:

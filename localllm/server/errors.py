@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from localllm.errors import (
+    AdapterError,
     LocalLLMError,
     OptionError,
     RequestCanceledError,
@@ -52,6 +53,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BodyTooLargeError, 413),
     (BodyTooSlowError, 408),
     (OptionError, 400),
+    (AdapterError, 400),
     (RequestError, 400),
     (TemplateError, 400),
     (InvalidNameError, 400),
