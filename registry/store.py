@@ -108,6 +108,14 @@ class Store:
         host, namespace, model, tag = parts
         return Name(host, namespace, model, tag, name.scheme)
 
+    def names(self) -> list[Name]:
+        """Every name that has a manifest, readable or not."""
+        found: list[Name] = []
+        for path in self._manifest_paths():
+            with contextlib.suppress(InvalidNameError):
+                found.append(_name_of(path))
+        return found
+
     def models(self) -> list[ModelSummary]:
         """Every readable model, the newest first; an unreadable one is logged and left out."""
         found: list[ModelSummary] = []

@@ -42,10 +42,11 @@ LIGHT = {
     "localllm.client": (*HEAVY, "uvicorn", "starlette"),
     "localllm.server": HEAVY,
     "localllm.scheduler": HEAVY,
+    "registry.serve": (*HEAVY, "uvicorn", "typer", "rich"),
     "registry": (*HEAVY, "uvicorn", "starlette", "typer", "rich"),
 }
 # The command line looks at the server only to start one in its own process.
-EXCEPTIONS = {("localllm.cli.serve", "localllm.server")}
+EXCEPTIONS = {("localllm.cli.serve", "localllm.server"), ("localllm.cli.registry", "localllm.server")}
 
 
 def _files() -> Iterator[Path]:
@@ -147,6 +148,7 @@ def test_light_layers_name_no_heavy_import() -> None:
         ("localllm.cli", LIGHT["localllm.cli"]),
         ("localllm.client", LIGHT["localllm.client"]),
         ("localllm.server", HEAVY),
+        ("registry", LIGHT["registry"]),
         ("localllm.runner.templates", HEAVY),  # the server asks it what a model can do
     ],
 )

@@ -27,6 +27,7 @@ COMMANDS = {
     "rm": ("localllm.cli.rm", "Remove models"),
     "warmup": ("localllm.cli.warmup", "Compile what models need before they are first run"),
     "cache": ("localllm.cli.cache", "Show, clear or prune what is kept so that models start at once"),
+    "registry": ("localllm.cli.registry", "Offer the models of this machine to other machines"),
     "keys": ("localllm.cli.keys", "Make, list and remove the API keys that a server accepts"),
     "help": ("localllm.cli.help", "Help about a command"),
 }

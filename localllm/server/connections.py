@@ -12,14 +12,33 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from localllm.server import file_sending
+
+SENDFILE = "localllm.sendfile"
+"""In the `state` of a request's scope: `await send_file(handle, first, n_bytes)` sends (a part of) the body of an
+answer whose start was sent, in place of messages with its bytes. Not there where the connection cannot."""
+_POLL_S = 0.001
+
 
 class ServerConfig(uvicorn.Config):
-    """Uvicorn's settings, and ours. Connections beyond `max_connections` are refused with a 503."""
+    """Uvicorn's settings, and ours. Connections beyond `max_connections` are refused with a 503.
 
-    def __init__(self, app: Any, *, max_connections: int, client_timeout_s: float, **settings: Any) -> None:
+    `stall_timeout_s`: how long a client may take nothing of what waits to be sent; None is for ever.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        max_connections: int,
+        client_timeout_s: float,
+        stall_timeout_s: float | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(app, http=Connection, ws="none", **settings)
         self.max_connections = max_connections
         self.client_timeout_s = client_timeout_s
+        self.stall_timeout_s = stall_timeout_s
 
 
 class Connection(H11Protocol):
@@ -30,10 +49,13 @@ class Connection(H11Protocol):
 
     config: ServerConfig
     _timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         _send_at_once(transport)
+        if self.scheme == "http" and file_sending.is_possible():
+            self.app_state = {**self.app_state, SENDFILE: self.send_file}
         if len(self.connections) > self.config.max_connections:
             self._end(b"503 Service Unavailable", b"too many connections")
         else:
@@ -50,7 +72,36 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_stall_timer()
         super().connection_lost(exc)
+
+    async def send_file(self, handle: int, first: int, n_bytes: int) -> None:
+        """See SENDFILE. Raises: TimeoutError where the client takes nothing for too long; OSError."""
+        while self.transport.get_write_buffer_size():
+            await asyncio.sleep(_POLL_S)
+        number = self.transport.get_extra_info("socket").fileno()
+        try:
+            await file_sending.send_file(number, handle, first, n_bytes, self.config.stall_timeout_s)
+        except BaseException:
+            # What was announced will not come.
+            self.transport.abort()
+            raise
+        self.conn.send_with_data_passthrough(h11.Data(data=_Sent(n_bytes)))  # type: ignore[arg-type]
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.config.stall_timeout_s is not None and self._stall_timer is None:
+            # Closing would wait for the client once more.
+            self._stall_timer = self.loop.call_later(self.config.stall_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _watch(self) -> None:
         """The timer runs while it is the client's turn to send the rest of something."""
@@ -88,3 +139,13 @@ def _send_at_once(transport: asyncio.Transport) -> None:
     """
     with contextlib.suppress(OSError):  # of a client that has gone already
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class _Sent:
+    """Stands for bytes that went out already, where only their number counts."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._n_bytes = n_bytes
+
+    def __len__(self) -> int:
+        return self._n_bytes

@@ -48,16 +48,16 @@ def serve(
     """
     problems = env.check()
     if problems:
-        _give_up(*problems)
+        give_up(*problems)
     address = env.host()
     host, port = host or address.host, address.port if port is None else port
     start_log(env.debug())
     try:
         scheme = _scheme(address, tls_cert, tls_key)
-        listener = _listen(host, port)
+        listener = listen(host, port)
         daemon = make_daemon(host)
     except LocalLLMError as error:
-        _give_up(error)
+        give_up(error)
     # The processes of models need no keys.
     os.environ.pop(f"{env.PREFIX}API_KEYS", None)
     shown = f"[{host}]" if ":" in host else host
@@ -76,7 +76,7 @@ def serve(
         lifespan="on",
         server_header=False,
     )
-    _Server(config, daemon).run(sockets=[listener])
+    _DaemonServer(config, daemon).run(sockets=[listener])
 
 
 def warn_if_open(settings: Settings, host: str) -> None:
@@ -105,7 +105,8 @@ def _pull(store: Store, reference: str, cancel: threading.Event) -> Iterator[Pro
     return pull(reference, store, inspect=inspect, catalog=Catalog(read_catalog()), cancel=cancel)
 
 
-def _give_up(*problems: LocalLLMError) -> NoReturn:
+def give_up(*problems: LocalLLMError) -> NoReturn:
+    """Say on stderr what is wrong, and exit with status 1."""
     for problem in problems:
         print(f"Error: {problem}", file=sys.stderr)
         if problem.hint:
@@ -124,28 +125,33 @@ def _scheme(address: env.HostAddress, tls_cert: Path | None, tls_key: Path | Non
     return "http"
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises: LocalLLMError that names the address."""
+def listen(host: str, port: int, hint: str = "") -> socket.socket:
+    """A bound socket. `hint`: what to do where that is not possible, by default to the daemon's address.
+
+    Raises: LocalLLMError that names the address.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         shown = f"{f'[{host}]' if ':' in host else host}:{port}"
-        hint = "set LOCALLLM_HOST to an address of this machine"
-        if error.errno == errno.EADDRINUSE:
-            hint = "another localllm or Ollama may be running: stop it, or set LOCALLLM_HOST=127.0.0.1:PORT"
-        # create_server's own text repeats the address; getaddrinfo's numbers are not the system's.
-        is_systems = error.errno is not None and not isinstance(error, socket.gaierror)
-        reason = os.strerror(error.errno or 0) if is_systems else error.strerror or str(error)
-        raise LocalLLMError(f"cannot listen on {shown}: {reason}", hint=hint) from error
+        raise LocalLLMError(f"cannot listen on {shown}: {_reason(error)}", hint=hint or _address_hint(error)) from error
 
 
-class _Server(uvicorn.Server):
-    """A server that ends with status 0 on a signal, and ends its streams before it waits for them."""
+def _address_hint(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another localllm or Ollama may be running: stop it, or set LOCALLLM_HOST=127.0.0.1:PORT"
+    return "set LOCALLLM_HOST to an address of this machine"
 
-    def __init__(self, config: uvicorn.Config, daemon: Daemon) -> None:
-        super().__init__(config)
-        self._daemon = daemon
+
+def _reason(error: OSError) -> str:
+    """The system's own words: create_server's text repeats the address; getaddrinfo's numbers are not the system's."""
+    is_systems = error.errno is not None and not isinstance(error, socket.gaierror)
+    return os.strerror(error.errno or 0) if is_systems else error.strerror or str(error)
+
+
+class Server(uvicorn.Server):
+    """A server that ends with status 0 on a signal."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,6 +166,14 @@ class _Server(uvicorn.Server):
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         logger.info("%s: shutting down", signal.Signals(number).name)
         self.handle_exit(number, frame)
+
+
+class _DaemonServer(Server):
+    """One that ends its streams before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, daemon: Daemon) -> None:
+        super().__init__(config)
+        self._daemon = daemon
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Unload the models and cancel the pulls, so that every open stream gets its last record."""
