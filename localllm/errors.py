@@ -4,6 +4,7 @@
     ├── GGUFError                a file is not a valid GGUF, or not one that can be run
     │   └── UnsupportedModelError   valid, but an architecture, quant type or tokenizer that is not known
     ├── QuantizeError            a model that cannot be quantised as asked
+    ├── ConvertError             a folder of safetensors that does not become a GGUF
     ├── TokenizerError           vocabulary metadata that cannot be used
     ├── TemplateError            a chat template that does not compile or raises
     ├── SamplingError            logits that no token can be sampled from
@@ -43,6 +44,10 @@ class UnsupportedModelError(GGUFError):
 
 class QuantizeError(LocalLLMError):
     """A type that cannot be made, a source or importance matrix that does not fit, or a file that cannot be written."""
+
+
+class ConvertError(LocalLLMError):
+    """A folder of safetensors is damaged, incomplete, or holds what has no GGUF that can be run."""
 
 
 class TokenizerError(LocalLLMError):

@@ -21,7 +21,7 @@ PACKAGES = ("localllm", "kernels_cpu", "registry", "modelfiles")
 # Each may import the ones after it, never one before it.
 LAYERS = (
     *("localllm.cli", "localllm.client", "localllm.server", "localllm.scheduler"),
-    *("localllm.runner", "localllm.engine", "localllm.models", "kernels_cpu"),
+    *("localllm.convert", "localllm.runner", "localllm.engine", "localllm.models", "kernels_cpu"),
 )
 # Leaves of localllm, likewise: a leaf may import those after it.
 LEAVES = (
@@ -170,6 +170,8 @@ def test_importing_a_light_layer_loads_nothing_heavy(module: str, heavy: tuple[s
         ("localllm.cli.run", "localllm.client.Client", True),
         ("localllm.client", "localllm.cli.run", False),
         ("localllm.models.llama", "kernels_cpu.graph", True),
+        ("localllm.convert.model", "localllm.models.build", True),
+        ("localllm.models.llama", "localllm.convert.rope", False),
         ("localllm.models.llama", "localllm.engine.step", False),
         ("kernels_cpu.graph", "localllm.errors", False),
         ("kernels_cpu.graph", "kernels_cpu.ops", True),

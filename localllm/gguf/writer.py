@@ -62,8 +62,8 @@ class Typed:
 
 MetadataValue = str | bool | int | float | list[Any] | npt.NDArray[Any] | ArrayValue | Typed
 """What `Writer` takes. Where no type is said: an integer is uint32, or the first of int32, uint64, int64 that holds it;
-integers in a list are int32, or the first of uint32, int64, uint64; floats are float32. A list's elements have one type;
-an empty list needs `Typed`."""
+integers in a list are int32, or the first of uint32, int64, uint64; floats are float32. A list's elements have one
+type; an empty list needs `Typed`."""
 
 
 @dataclass(frozen=True)
