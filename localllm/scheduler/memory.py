@@ -34,7 +34,8 @@ class MemoryEstimate:
 
 def estimate(want: LoadRequest) -> MemoryEstimate:
     """The estimate for a model, from its files' sizes and its header; reads the disk. Raises: GGUFError, OSError."""
-    weights_bytes = sum(Path(path).stat().st_size for path in want.model.model_paths)
+    paths = [*want.model.model_paths, *(str(adapter["path"]) for adapter in want.model.adapters)]
+    weights_bytes = sum(Path(path).stat().st_size for path in paths)
     with Header(want.model.model_path) as header:
         metadata = header.metadata
         arch = str(metadata.get("general.architecture", ""))

@@ -86,7 +86,7 @@ async def embed(
     asked = await begin(daemon, body)
     if not inputs:
         return await _load_only(asked)
-    request = Embed(uuid.uuid4().hex, inputs, truncate, dimensions, normalise, asked.options)
+    request = Embed(uuid.uuid4().hex, inputs, truncate, dimensions, normalise, asked.options, lora=asked.lora)
     async with await daemon.scheduler.lease(asked.want, asked.keep_alive_ns) as lease:
         load_ns = time.monotonic_ns() - asked.started_ns
         answer = await lease.embed(request)

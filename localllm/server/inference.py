@@ -8,14 +8,14 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localllm.durations import parse_keep_alive
 from localllm.messages import Chunk, Done, GenerateRequest, LoadRequest, Message, Rendered
 from localllm.options import resolve as resolve_options
 from localllm.scheduler.resident import model_key
-from localllm.server import lookup
+from localllm.server import adapters, lookup
 from localllm.server.binding import Anything, Bool, Int, Judged, Map, String, Type
 from localllm.server.capabilities import capabilities_of
 from localllm.server.daemon import Daemon
@@ -52,14 +52,18 @@ FIELDS: dict[str, Type] = {
     "shift": Bool(default=True),
     "logprobs": Bool(),
     "top_logprobs": Int(),
+    "lora": adapters.FIELD,
     "_debug_render_only": Bool(),
 }
-"""Fields of both generate and chat."""
+"""Fields of both generate and chat, of which `grammar` and `lora` are our own."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request whose model exists: `body` as bound, the model, what must be loaded, how long it stays."""
+    """A request whose model exists: `body` as bound, the model, what must be loaded, how long it stays.
+
+    `lora` are the adapters in force, as the runner is told.
+    """
 
     daemon: Daemon
     body: dict[str, Any]
@@ -68,6 +72,7 @@ class Asked:
     want: LoadRequest
     keep_alive_ns: int
     started_ns: int
+    lora: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def shown(self) -> str:
@@ -94,7 +99,8 @@ async def begin(daemon: Daemon, body: dict[str, Any]) -> Asked:
     model = await lookup.resolve(daemon, name, body["model"])
     options = resolve_options(model.params, body["options"] or {})
     keep_alive_ns = daemon.settings.keep_alive_ns if body["keep_alive"] is None else body["keep_alive"]
-    return Asked(daemon, body, model, options, load_request(daemon, model, options), keep_alive_ns, started_ns)
+    lora = await adapters.adapters_of(daemon, model, body.get("lora"))
+    return Asked(daemon, body, model, options, load_request(daemon, model, options), keep_alive_ns, started_ns, lora)
 
 
 def load_request(daemon: Daemon, model: ResolvedModel, options: dict[str, Any]) -> LoadRequest:
@@ -163,6 +169,7 @@ def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
         truncate=body["truncate"],
         shift=body["shift"],
         debug_render_only=body["_debug_render_only"],
+        lora=asked.lora,
         **fields,
     )
 

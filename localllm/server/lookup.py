@@ -80,6 +80,10 @@ def model_spec(model: ResolvedModel) -> ModelSpec:
         system=model.system,
         params=dict(model.params),
         messages=list(model.messages),
+        adapters=[
+            {"path": str(path), "digest": path.name.removeprefix("sha256-"), "scale": 1.0}
+            for path in model.adapter_paths
+        ],
     )
 
 

@@ -61,7 +61,7 @@ async def rerank(request: Request) -> Response:
     if body["top_n"] is not None and body["top_n"] < 1:
         raise APIError(400, f'"top_n" must be at least 1, not {body["top_n"]}')
     asked = await begin(daemon_of(request), body)
-    wanted = Rank(uuid.uuid4().hex, query, documents, body["truncate"], asked.options)
+    wanted = Rank(uuid.uuid4().hex, query, documents, body["truncate"], asked.options, asked.lora)
     wire = Wire(refuse=refuse) if request.url.path.startswith("/v1") else OLLAMA
     return RecordsResponse(_ranked(asked, wanted), stream=False, fold=_unwrapped, wire=wire)
 

@@ -1,7 +1,7 @@
 """The body of a Messages request as the body of a native chat request; it knows nothing of what becomes of that.
 
-Of our own are `options`, `keep_alive` and `truncate`, with the meaning that they have in /api/chat. A conversation
-that is too long is refused rather than cut, as Anthropic does, unless `truncate` allows it.
+Of our own are `options`, `keep_alive`, `truncate` and `lora`, with the meaning that they have in /api/chat. A
+conversation that is too long is refused rather than cut, as Anthropic does, unless `truncate` allows it.
 """
 
 import json
@@ -12,6 +12,7 @@ from localllm.server.anthropic.conversation import native_messages, refuse, syst
 from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct
 from localllm.server.chat import CHAT_REQUEST
 from localllm.server.errors import APIError
+from localllm.server.inference import FIELDS
 
 MESSAGES_REQUEST = Struct(
     "anthropic.MessagesRequest",
@@ -32,6 +33,7 @@ MESSAGES_REQUEST = Struct(
         "options": Map(),
         "keep_alive": Anything(),
         "truncate": Bool(),
+        "lora": FIELDS["lora"],
     },
 )
 _THINK = {"enabled": True, "disabled": False, "adaptive": None, "between_tools": None}
@@ -68,7 +70,7 @@ def translated(body: dict[str, Any], *, needs_max_tokens: bool = True) -> Asked:
         "keep_alive": body["keep_alive"],
         "truncate": body["truncate"],
     }
-    bound = CHAT_REQUEST.bind(native, Place("MessagesRequest"))
+    bound = {**CHAT_REQUEST.bind(native, Place("MessagesRequest")), "lora": body["lora"]}
     return Asked(bound, tool_choice, is_parallel, [text for text in body["stop_sequences"] or [] if text])
 
 

@@ -100,7 +100,7 @@ def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
         "top_logprobs": body["top_logprobs"],
     }
     bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
-    return {**bound, "keep_alive": body["keep_alive"], "think": _think(body)}
+    return {**bound, "keep_alive": body["keep_alive"], "think": _think(body), "lora": body["lora"]}
 
 
 def _think(body: dict[str, Any]) -> bool | str | None:

@@ -119,7 +119,7 @@ async def _ask(daemon: Daemon, body: dict[str, Any], prompt: Prompt) -> tuple[As
     bound = generate.GENERATE_REQUEST.bind(native, Place("GenerateRequest"))
     asked, request = await generate.ask(
         daemon,
-        {**bound, "keep_alive": body["keep_alive"], "think": body["think"]},
+        {**bound, "keep_alive": body["keep_alive"], "think": body["think"], "lora": body["lora"]},
         tokens=None if is_text else prompt,
         **fields.own_fields(body),
     )

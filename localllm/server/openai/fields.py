@@ -65,6 +65,7 @@ EXTRA_FIELDS: dict[str, Type] = {
     "think": inference.FIELDS["think"],
     "format": Anything(),
     "grammar": String(),
+    "lora": inference.FIELDS["lora"],
 }
 """Fields of Ollama's and our own that OpenAI does not have."""
 

@@ -126,7 +126,7 @@ def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
     }
     bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
     think = fields.think_of(body, (body["reasoning"] or {}).get("effort"), "reasoning.effort")
-    return {**bound, "keep_alive": body["keep_alive"], "think": think}
+    return {**bound, "keep_alive": body["keep_alive"], "think": think, "lora": body["lora"]}
 
 
 def _response(asked: Asked, body: dict[str, Any], offered: tools.Tools) -> Record:
