@@ -1,7 +1,13 @@
-"""A small model to quantise: every kind of tensor that the choice of types knows, two layers, rows of 256."""
+"""A small model to quantise: every kind of tensor that the choice of types knows, two layers, rows of 256.
+
+Its bytes are the same everywhere: what llama-quantize made of it is recorded.
+"""
 
 from __future__ import annotations
 
+import math
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,24 +40,53 @@ SHAPES: dict[str, tuple[int, ...]] = {
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
     "general.name": "small",
-    "general.file_type": Typed(ValueType.INT32, 1),
+    "general.file_type": 1,
     "llama.block_count": 2,
-    "llama.attention.head_count": Typed(ValueType.UINT64, 8),
+    "llama.context_length": 128,
+    "llama.embedding_length": 256,
+    "llama.feed_forward_length": 256,
+    "llama.expert_used_count": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.attention.head_count": 8,
+    "made.for.long": Typed(ValueType.UINT64, 1 << 40),
     "llama.attention.head_count_kv": [2, 2],
     "llama.expert_count": N_EXPERTS,
-    "llama.rope.freq_base": Typed(ValueType.FLOAT64, 10000.1),
+    "made.for.double": Typed(ValueType.FLOAT64, 10000.1),
     "tokenizer.ggml.tokens": ["a", "b", "ü"],
     "tokenizer.ggml.scores": Typed(ValueType.FLOAT32, []),
-    "made.for.tests": True,
+    "made.for.truth": True,
 }
 _DTYPES = {GGMLType.F32: np.float32, GGMLType.F16: np.float16}
 
 
+def _normal(name: str, n: int) -> np.ndarray:
+    """Float64 of mean 0 and about variance 1, the same everywhere: sums of the four 16-bit parts of a raw number."""
+    raw = np.random.PCG64((1, zlib.crc32(name.encode()))).random_raw(n)
+    parts = [((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64) for shift in (0, 16, 32, 48)]
+    return (sum(parts) - 2 * 65535).astype(np.float64) / 37837
+
+
 def weights(name: str) -> np.ndarray:
-    """Float32 that F16 and BF16 hold exactly: heavy tails, as weights have them."""
-    rng = np.random.default_rng(sum(name.encode()))
-    values = rng.standard_t(5, SHAPES[name]).astype(np.float32) / 16
-    return (values.view(np.uint32) & 0xFFFF0000).view(np.float32).clip(-8, 8) + np.float32(0)
+    """Float32 that F16 and BF16 hold exactly: multiples of 1/1024 up to 1/4, with heavy tails, as weights have them."""
+    z = _normal(name, math.prod(SHAPES[name]))
+    return (np.rint(z * (24 + 12 * z * z)).clip(-255, 255) / 1024).astype(np.float32).reshape(SHAPES[name])
+
+
+def importance(name: str) -> np.ndarray:
+    """Weights of a matrix's columns, of each in a stack: float32 [n_matrices, 256], over four decimal orders."""
+    n_matrices = SHAPES[name][0] if len(SHAPES[name]) > 2 else 1
+    return np.square(np.square(_normal(name, n_matrices * 256))).astype(np.float32).reshape(n_matrices, 256)
+
+
+def write_imatrix(path: Path, *, skip: str = " ") -> Path:
+    """The importance of all matrices whose names do not hold `skip`, in the `.dat` form, of 42 chunks of a `text`."""
+    names = [name for name, shape in SHAPES.items() if len(shape) > 1 and skip not in name]
+    parts = [struct.pack("<i", len(names))]
+    for name in names:
+        values = importance(name)
+        parts += [struct.pack("<i", len(name)), name.encode(), struct.pack("<ii", 1, values.size), values.tobytes()]
+    path.write_bytes(b"".join(parts) + struct.pack("<ii", 42, 4) + b"text")
+    return path
 
 
 def as_bytes(values: np.ndarray, kind: GGMLType) -> np.ndarray:
@@ -85,6 +120,18 @@ def small_model() -> Callable[..., Path]:
 def small_weights() -> Callable[[str], np.ndarray]:
     """weights"""
     return weights
+
+
+@pytest.fixture(scope="session")
+def small_importance() -> Callable[[str], np.ndarray]:
+    """importance"""
+    return importance
+
+
+@pytest.fixture(scope="session")
+def small_imatrix() -> Callable[..., Path]:
+    """write_imatrix"""
+    return write_imatrix
 
 
 @pytest.fixture(scope="session")

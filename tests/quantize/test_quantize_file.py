@@ -162,47 +162,37 @@ def test_a_type_that_needs_no_change_is_copied(f16_model: Path, tmp_path: Path) 
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def imatrix_of(path: Path, model: Path, skip: str = " ") -> dict[str, np.ndarray]:
-    """A `.dat` for all matrices whose names do not hold `skip`; also its values: f32 [n_matrices, 256]."""
-    with open_gguf(model) as gguf:
-        matrices = [t for t in gguf.tensors.values() if len(t.shape) > 1 and skip not in t.name]
-    values = {}
-    parts = [struct.pack("<i", len(matrices))]
-    for tensor in matrices:
-        n = tensor.shape[2] if len(tensor.shape) > 2 else 1
-        values[tensor.name] = np.random.default_rng(n).lognormal(0, 2, (n, 256)).astype(np.float32)
-        parts += [struct.pack("<i", len(tensor.name)), tensor.name.encode(), struct.pack("<ii", 1, n * 256)]
-        parts.append(values[tensor.name].tobytes())
-    path.write_bytes(b"".join(parts) + struct.pack("<ii", 42, 4) + b"text")
-    return values
-
-
 def test_each_expert_has_its_own_importance(
-    f16_model: Path, small_weights: Callable[..., np.ndarray], tmp_path: Path
+    f16_model: Path,
+    small_weights: Callable[..., np.ndarray],
+    small_importance: Callable[[str], np.ndarray],
+    small_imatrix: Callable[..., Path],
+    tmp_path: Path,
 ) -> None:
-    importance = imatrix_of(tmp_path / "m.dat", f16_model)
-    quantize([f16_model], tmp_path / "q.gguf", PRESETS["Q4_K_S"], imatrix=tmp_path / "m.dat")
+    quantize([f16_model], tmp_path / "q.gguf", PRESETS["Q4_K_S"], imatrix=small_imatrix(tmp_path / "m.dat"))
     with open_gguf(tmp_path / "q.gguf") as made:
         for name in ("blk.1.ffn_up_exps.weight", "blk.0.attn_q.weight"):
-            stack = small_weights(name).reshape(len(importance[name]), -1, 256)
-            want = [quantize_rows("Q4_K", rows, importance[name][i]) for i, rows in enumerate(stack)]
+            stack = small_weights(name).reshape(len(small_importance(name)), -1, 256)
+            want = [quantize_rows("Q4_K", rows, small_importance(name)[i]) for i, rows in enumerate(stack)]
             np.testing.assert_array_equal(made.tensor(name).data, np.concatenate(want).ravel())
         keys = {key: value for key, value in made.metadata.items() if key.startswith("quantize.")}
         assert keys == {
             "quantize.imatrix.file": "m.dat",
             "quantize.imatrix.dataset": "text",
-            "quantize.imatrix.entries_count": len(importance),
+            "quantize.imatrix.entries_count": 18,
             "quantize.imatrix.chunks_count": 42,
         }
 
 
-def test_the_smallest_type_needs_an_importance_matrix(f16_model: Path, tmp_path: Path) -> None:
+def test_the_smallest_type_needs_an_importance_matrix(
+    f16_model: Path, small_imatrix: Callable[..., Path], tmp_path: Path
+) -> None:
     with pytest.raises(QuantizeError, match=r"Q2_K_S needs an importance matrix, .* tensor 'blk.0.attn_q.weight'"):
         quantize([f16_model], tmp_path / "q.gguf", PRESETS["Q2_K_S"])
-    imatrix_of(tmp_path / "part.dat", f16_model, skip="blk.1.attn_k")
+    small_imatrix(tmp_path / "part.dat", skip="blk.1.attn_k")
     with pytest.raises(QuantizeError, match=r"there is none for tensor 'blk.1.attn_k.weight'"):
         quantize([f16_model], tmp_path / "q.gguf", PRESETS["Q2_K_S"], imatrix=tmp_path / "part.dat")
-    imatrix_of(tmp_path / "m.dat", f16_model, skip="token_embd")
+    small_imatrix(tmp_path / "m.dat", skip="token_embd")
     quantize([f16_model], tmp_path / "q.gguf", PRESETS["Q2_K_S"], imatrix=tmp_path / "m.dat")
     with open_gguf(tmp_path / "q.gguf") as made:
         assert made.tensor("blk.1.attn_k.weight").type is GGMLType.Q2_K

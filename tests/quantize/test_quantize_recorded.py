@@ -1,0 +1,39 @@
+"""The files are llama.cpp's, bit for bit: types and bytes of every matrix, for every preset, with importance or not.
+
+`tests/fixtures/quantize/llama_quantize.json` holds, for each preset, what `llama-quantize` b11434 made of the small
+model of `conftest.py`: the type and the CRC-32 of each matrix.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localllm.gguf import open_gguf
+from localllm.quantize import PRESETS, quantize
+
+RECORDED: dict[str, dict[str, str]] = json.loads(
+    (Path(__file__).parents[1] / "fixtures" / "quantize" / "llama_quantize.json").read_text()
+)
+
+
+def test_every_preset_is_recorded() -> None:
+    assert {name.split()[0] for name in RECORDED} == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_files_are_llamacpps(name: str, f16_model: Path, small_imatrix: Callable[..., Path], tmp_path: Path) -> None:
+    preset, _, weighted = name.partition(" ")
+    imatrix = small_imatrix(tmp_path / "m.dat") if weighted else None
+    quantize([f16_model], tmp_path / "q.gguf", PRESETS[preset], imatrix=imatrix)
+    with open_gguf(tmp_path / "q.gguf") as made:
+        got = {
+            tensor.name: f"{tensor.type.name} {zlib.crc32(tensor.data):08x}"
+            for tensor in made.tensors.values()
+            if len(tensor.shape) > 1
+        }
+    assert got == RECORDED[name]
