@@ -26,6 +26,7 @@ print({answer!r})
 ANSWERS = {
     "llama-bench": '[\n  {"n_prompt": 0, "avg_ts": 50.0}\n]',
     "llama-batched-bench": '\n{"pp": 128, "speed_pp": 9.0, "speed_tg": 80.0}',
+    "llama-quantize": "",
 }
 
 
