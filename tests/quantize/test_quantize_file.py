@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,21 @@ def test_a_source_that_is_no_gguf(tmp_path: Path) -> None:
     (tmp_path / "s.gguf").write_bytes(b"no model")
     with pytest.raises(GGUFError, match="not a GGUF file"):
         quantize([tmp_path / "s.gguf"], tmp_path / "q.gguf", PRESETS["Q8_0"])
+
+
+def test_memory_depends_on_slices_and_not_on_the_tensor(tmp_path: Path) -> None:
+    plan = TensorPlan("blk.0.ffn_up_exps.weight", (8, 4096, 1024), GGMLType.F16)
+    with Writer(tmp_path / "s.gguf", {"general.architecture": "llama"}, [plan]) as writer:
+        for _ in range(8):
+            writer.write(np.ones((4096, 1024), np.float16))
+        writer.finish()
+    tracemalloc.start()
+    try:
+        quantize([tmp_path / "s.gguf"], tmp_path / "q.gguf", PRESETS["BF16"], n_threads=2)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < plan.nbytes / 2
 
 
 def test_empty_tensors_and_scalars_pass(tmp_path: Path) -> None:
