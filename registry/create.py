@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,22 +38,39 @@ Inspect = Callable[[Sequence[Path]], ModelFacts]
 
 @dataclass(frozen=True)
 class ModelContents:
-    """What a new model is made of. `weights` are digests of blobs: one GGUF, or its parts in order."""
+    """What a new model is made of.
+
+    `weights`, `projectors`, `adapters` and `drafts` are digests of blobs; the weights are one GGUF, or its parts in
+    order. `config` holds further fields of the config blob. `origins` says of which model a file is that was inherited;
+    `made` are the files that are new with this model.
+    """
 
     weights: Sequence[str]
     facts: ModelFacts
+    projectors: Sequence[str] = ()
+    adapters: Sequence[str] = ()
+    drafts: Sequence[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    made: Collection[str] = ()
     template: str | None = None
     system: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     messages: Sequence[Mapping[str, Any]] = ()
     licenses: Sequence[str] = ()
 
+    def files(self) -> Iterator[tuple[str, str]]:
+        """(kind, digest) of every file, in the order of the manifest's layers."""
+        for kind in ("model", "projector", "adapter", "draft"):
+            digests: Sequence[str] = self.weights if kind == "model" else getattr(self, f"{kind}s")
+            yield from ((kind, digest) for digest in digests)
+
 
 def create_from_gguf(store: Store, name: Name, contents: ModelContents) -> Iterator[Progress]:
     """Make `name` a model of these contents, over what it was; yields the events of `create`.
 
     Raises:
-        BrokenModelError: a blob of `weights` is not in the store.
+        BrokenModelError: a file is not in the store.
         NoSpaceError, StoreNotWritableError.
     """
     with store.staging(secrets.token_hex(16)) as staging:
@@ -71,8 +88,10 @@ def store_layers(store: Store, contents: ModelContents, staging: Staging) -> tup
     texts = [(kind, text.encode()) for kind, text in _texts(contents)]
     config = _config_json(contents).encode()
     digests = [digest_of(content) for _, content in texts]
-    store.pin(staging, [*contents.weights, *digests, digest_of(config)])
-    layers = [(_weights_layer(store, digest), False) for digest in contents.weights]
+    store.pin(staging, [*(digest for _, digest in contents.files()), *digests, digest_of(config)])
+    layers = [
+        (_file_layer(store, kind, digest, contents), digest in contents.made) for kind, digest in contents.files()
+    ]
     layers += [_stored(store, LAYER_MEDIA_TYPE_PREFIX + kind, content) for kind, content in texts]
     config_layer = _stored(store, CONFIG_MEDIA_TYPE, config)
     raw = build_manifest(config_layer[0], [layer for layer, _ in layers])
@@ -99,7 +118,7 @@ def format_parameter_count(n_parameters: int) -> str:
 
 
 def _texts(contents: ModelContents) -> Iterator[tuple[str, str]]:
-    """The layers beside the weights: (kind, text)."""
+    """The layers beside the files: (kind, text)."""
     if contents.template is not None:
         yield "template", contents.template
     if contents.system is not None:
@@ -120,21 +139,22 @@ def _config_json(contents: ModelContents) -> str:
         "model_families": list(facts.families or (facts.family,)),
         "model_type": format_parameter_count(facts.n_parameters),
         "file_type": facts.file_type,
+        **contents.config,
         "architecture": "amd64",
         "os": "linux",
         "rootfs": {
             "type": "layers",
-            "diff_ids": [*contents.weights, *(digest_of(text.encode()) for _, text in _texts(contents))],
+            "diff_ids": [*(digest for _, digest in contents.files()), *(digest_of(text.encode()) for _, text in _texts(contents))],
         },
     }
     return json.dumps(config, ensure_ascii=False)
 
 
-def _weights_layer(store: Store, digest: str) -> Layer:
+def _file_layer(store: Store, kind: str, digest: str, contents: ModelContents) -> Layer:
     size = store.blobs.size(digest)
     if size is None:
         raise BrokenModelError(f"blob {digest}", "not in the store")
-    return Layer(LAYER_MEDIA_TYPE_PREFIX + "model", digest, size)
+    return Layer(LAYER_MEDIA_TYPE_PREFIX + kind, digest, size, from_model=contents.origins.get(digest, ""))
 
 
 def _stored(store: Store, media_type: str, content: bytes) -> tuple[Layer, bool]:

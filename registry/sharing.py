@@ -48,6 +48,12 @@ def take(path: Path, staged: Path, cancel: threading.Event) -> Generator[Progres
     return staged, digest
 
 
+def digest_of_file(path: Path, cancel: threading.Event) -> Generator[Progress, None, str]:
+    """`sha256:<hex>` of a file's bytes; the events say how much is read. Raises: OSError, PullCanceledError."""
+    with open(path, "rb") as source:
+        return (yield from _hash(source, path, None, cancel))
+
+
 def _hash(
     source: BinaryIO, path: Path, copy: BinaryIO | None, cancel: threading.Event
 ) -> Generator[Progress, None, str]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -116,6 +117,15 @@ def is_local_host(host_header: str) -> bool:
 def _own_addresses() -> set[str]:
     addresses = (address.address for interface in psutil.net_if_addrs().values() for address in interface)
     return {address.partition("%")[0].lower() for address in addresses}
+
+
+def is_from_here(request: Request) -> bool:
+    """Whether the client is on this machine, and not one elsewhere whose request a proxy here passes on.
+
+    One without an address came by a socket of this machine's own.
+    """
+    is_local = request.client is None or is_loopback_address(request.client.host)
+    return is_local and not any(name in request.headers for name in ("forwarded", "x-forwarded-for"))
 
 
 def is_loopback_address(host: str) -> bool:

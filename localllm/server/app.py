@@ -65,6 +65,7 @@ ROUTES = (
     Route("/api/copy", copy.copy, methods=["POST"]),
     Route("/api/delete", delete.delete, methods=["DELETE"]),
     Route("/api/blobs/{digest}", blobs.has_blob, methods=["HEAD"]),
+    Route("/api/blobs/{digest}", blobs.take_blob, methods=["POST"]),
     *cloud.ROUTES,
     *anthropic.ROUTES,
     Route("/openapi.json", openapi.openapi, methods=["GET"]),

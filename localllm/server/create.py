@@ -1,36 +1,32 @@
-"""POST /api/create: a model made from another one in the store, with a system text, parameters or messages of its own.
-
-It takes neither files nor adapters and does not quantise: those requests are refused.
-"""
+"""POST /api/create: what a request for a new model may say; how the model is made is told in creation.py."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm import options
-from localllm.errors import TemplateError
-from localllm.gguf.header import Header
-from localllm.server import lookup
+from localllm.errors import ModelfileError, QuantizeError, TemplateError
+from localllm.modelfile import ROLES
+from localllm.modelfile.content import check_version
+from localllm.quantize.presets import Preset, parse_preset
+from localllm.server import pull
 from localllm.server.binding import Anything, Bool, Judged, List, Map, Place, String, Struct, read
 from localllm.server.chat import MESSAGE
-from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.creation import Wanted
+from localllm.server.creation import create as make_model
+from localllm.server.daemon import daemon_of
 from localllm.server.describe import NDJSON, described
 from localllm.server.errors import APIError
-from localllm.server.pull import inspect
 from localllm.server.shapes import PROGRESS
-from localllm.server.streaming import Records, RecordsResponse
-from registry.create import ModelContents, create_from_gguf
-from registry.names import Name, parse_name
-from registry.progress import Progress
-from registry.store import ResolvedModel
+from localllm.server.streaming import RecordsResponse
+from localllm.server.threads import told
+from registry.digests import parse_digest
+from registry.names import parse_name
 
-if TYPE_CHECKING:
-    from localllm.chat.known import KnownTemplate
-
-NOT_SUPPORTED = ("files", "draft_files", "adapters", "quantize", "quantization", "draft_quantize", "remote_host")
+REMOTE = ("remote_host",)
 
 
 class _Message(Map):
@@ -38,6 +34,16 @@ class _Message(Map):
 
     def bind(self, value: Any, place: Place) -> dict[str, Any]:
         return {name: item for name, item in MESSAGE.bind(value, place).items() if item}
+
+
+class _Files(Map):
+    """Digests by relative paths."""
+
+    def bind(self, value: Any, place: Place) -> dict[str, str]:
+        for digest in super().bind(value, place).values():
+            if not isinstance(digest, str):
+                raise place.refuse(digest, "string")
+        return dict(value)
 
 
 def _licenses(value: Any) -> list[str]:
@@ -53,44 +59,127 @@ CREATE_REQUEST = Struct(
         "model": String(),
         "name": String(),
         "from": String(),
+        "files": _Files(go_name="map[string]string"),
+        "draft_files": _Files(go_name="map[string]string"),
+        "adapters": _Files(go_name="map[string]string"),
         "template": String(default=None),
         "system": String(default=None),
+        "renderer": String(),
+        "parser": String(),
+        "requires": String(),
         "license": Judged(_licenses, shape={"type": ["string", "array"], "items": {"type": "string"}}),
         "parameters": Map(),
         "messages": List(_Message(go_name="api.Message"), go_name="[]api.Message"),
+        "quantize": String(),
+        "quantization": String(),
+        "draft_quantize": String(),
+        "imatrix": String(),
         "stream": Bool(default=None),
-        **{name: Anything() for name in NOT_SUPPORTED},
+        **{name: Anything() for name in REMOTE},
     },
 )
 
 
-@described("a model made from another one", body=CREATE_REQUEST, answer=PROGRESS, streams=NDJSON, errors=(404, 500))
+@described(
+    "a model made from files that were sent before, or from another one",
+    body=CREATE_REQUEST,
+    answer=PROGRESS,
+    streams=NDJSON,
+    errors=(403, 404, 500),
+)
 async def create(request: Request) -> Response:
     """The endpoint."""
     body = await read(request, CREATE_REQUEST)
-    name = parse_name((body["model"] or body["name"]).strip())
-    for field in NOT_SUPPORTED:
-        if body[field]:
-            raise APIError(400, f"{field} is not supported yet: a model is made from another one in the store")
-    if not body["from"]:
-        raise APIError(400, "neither 'from' or 'files' was specified")
-    options.check_names(body["parameters"] or {})
-    options.resolve({}, body["parameters"] or {})
-    if body["template"]:
-        await asyncio.to_thread(_check_template, body["template"])
+    wanted = _checked(body)
+    pull.refuse_foreign(request, wanted.parent)
+    if wanted.template:
+        await asyncio.to_thread(_check_template, wanted.template)
     daemon = daemon_of(request)
-    parent = await lookup.resolve(daemon, lookup.model_name(body["from"]), body["from"])
-    return RecordsResponse(_events(daemon, name, parent, body), stream=body["stream"] is not False)
+    records = told(lambda tell: make_model(daemon, wanted, tell))
+    return RecordsResponse(records, stream=body["stream"] is not False)
 
 
-async def _events(daemon: Daemon, name: Name, parent: ResolvedModel, body: dict[str, Any]) -> Records:
-    known = await asyncio.to_thread(_known_template, parent) if body["template"] is None else None
-    if known is not None:
-        yield {"status": f"using autodetected template {known.name}"}
-    contents = await asyncio.to_thread(_contents, parent, body, known)
-    events = create_from_gguf(daemon.store, name, contents)
-    while (event := await asyncio.to_thread(_next, events)) is not None:
-        yield event.to_json()
+def _checked(body: Mapping[str, Any]) -> Wanted:
+    """What the body asks for, checked in Ollama's order. Raises: APIError and others of status 400."""
+    files = {name: _file_table(body[name]) for name in ("files", "adapters", "draft_files")}
+    name = parse_name((body["model"] or body["name"]).strip())
+    for field in REMOTE:
+        if body[field]:
+            raise APIError(400, f"{field} is not supported: models run on this machine alone")
+    if not body["from"] and files["files"] is None:
+        raise APIError(400, "neither 'from' or 'files' was specified")
+    parameters = body["parameters"] or {}
+    options.check_names(parameters)
+    options.resolve({}, parameters)
+    return Wanted(
+        name=name,
+        parent=body["from"].strip(),
+        files=files["files"],
+        adapters=files["adapters"] or {},
+        drafts=files["draft_files"] or {},
+        preset=_preset(body["quantize"] or body["quantization"]),
+        draft_preset=_preset(body["draft_quantize"]),
+        imatrix=_imatrix(body),
+        # An empty text is one that was not given, as for Ollama.
+        template=body["template"] or None,
+        system=body["system"] or None,
+        parameters=parameters,
+        messages=_messages(body["messages"]),
+        licenses=body["license"] or [],
+        config=_config(body),
+    )
+
+
+def _file_table(files: Mapping[str, str] | None) -> dict[str, str] | None:
+    if files is None:
+        return None
+    for path in files:
+        if not _is_relative(path):
+            raise APIError(400, "file path must be relative", hint=f'"{path}" is not')
+    return {path: parse_digest(digest) for path, digest in files.items()}
+
+
+def _is_relative(path: str) -> bool:
+    """Whether it stays in its folder on every system: no root, no drive, no part that is empty or dots."""
+    parts = path.split("/")
+    return all(part not in ("", ".", "..") for part in parts) and not any(c in path for c in "\\:\0")
+
+
+def _preset(text: str) -> Preset | None:
+    try:
+        return parse_preset(text) if text.strip() else None
+    except QuantizeError as error:
+        raise APIError(400, str(error), hint=error.hint) from error
+
+
+def _imatrix(body: Mapping[str, Any]) -> str | None:
+    if not body["imatrix"]:
+        return None
+    if not (body["quantize"] or body["quantization"]):
+        raise APIError(400, "imatrix is for quantizing: quantize is missing")
+    return parse_digest(body["imatrix"])
+
+
+def _messages(messages: Iterable[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Those that say something; without any, the parent's stay. A Modelfile has no others than these roles, so that they could not be shown."""
+    if messages is None:
+        return None
+    kept = [message for message in messages if message]
+    for message in kept:
+        if message.get("role") not in ROLES:
+            text = 'message role must be one of "system", "user", or "assistant"'
+            raise APIError(400, text, hint=f'not "{str(message.get("role", "")):.40}"')
+    return kept or None
+
+
+def _config(body: Mapping[str, Any]) -> dict[str, str]:
+    config = {key: body[key] for key in ("renderer", "parser") if body[key]}
+    if body["requires"]:
+        try:
+            config["requires"] = check_version(body["requires"])
+        except ModelfileError as error:
+            raise APIError(400, str(error), hint=error.hint) from error
+    return config
 
 
 def _check_template(text: str) -> None:
@@ -101,36 +190,3 @@ def _check_template(text: str) -> None:
         GoTemplate(text)
     except TemplateError as error:
         raise APIError(400, f"template error: {error}") from error
-
-
-def _next(events: Iterator[Progress]) -> Progress | None:
-    return next(events, None)
-
-
-def _known_template(parent: ResolvedModel) -> "KnownTemplate | None":
-    """The known format that the GGUF's own template writes, where that is all that the model has."""
-    # Jinja is loaded when it is needed, not when the daemon starts.
-    from localllm.chat.known import detect
-
-    if parent.template is not None or not parent.model_paths:
-        return None
-    with Header(parent.model_paths[0]) as header:
-        jinja = header.metadata.get("tokenizer.chat_template")
-    return detect(jinja) if isinstance(jinja, str) and jinja else None
-
-
-def _contents(parent: ResolvedModel, body: dict[str, Any], known: "KnownTemplate | None") -> ModelContents:
-    """The parent's contents with what the request says instead; licences are added, parameters merged key by key.
-
-    A known format's parameters are defaults; its Go template stands in for a template of the GGUF that does not work.
-    """
-    inherited = known.template if known and not known.is_native else parent.template
-    return ModelContents(
-        weights=[layer.digest for layer in parent.manifest.of_kind("model")],
-        facts=inspect(parent.model_paths),
-        template=inherited if body["template"] is None else body["template"],
-        system=parent.system if body["system"] is None else body["system"],
-        params={**(known.params if known else {}), **parent.params, **(body["parameters"] or {})},
-        messages=parent.messages if body["messages"] is None else [one for one in body["messages"] if one],
-        licenses=[*parent.licenses, *(body["license"] or [])],
-    )

@@ -6,6 +6,7 @@ client's time, and must come at MIN_BODY_RATE after that. The request's header i
 """
 
 import asyncio
+import math
 import time
 
 from starlette.datastructures import Headers
@@ -13,14 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MIN_BODY_RATE = 10_000
 """Bytes a second."""
-UPLOAD_PATHS = ("/v1/files", "/api/blobs/")
+UPLOAD_PATHS = ("/v1/files",)
 """What holds files and no JSON."""
+MODEL_PATHS = ("/api/blobs/",)
+"""What holds files of models: as large as the disk has room for, which the store checks."""
 
 
 class BodyTooLargeError(ValueError):
     """The body is longer than it may be; what came after that was not read."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float) -> None:
         super().__init__(f"request body too large: the limit is {limit} bytes")
         self.limit = limit
 
@@ -46,13 +49,14 @@ class LimitsMiddleware:
         """Pass the request on, with its body watched."""
         if scope["type"] == "http":
             is_upload = scope["path"].startswith(UPLOAD_PATHS)
-            limit = self._max_upload_bytes if is_upload else self._max_body_bytes
+            limit: float = self._max_upload_bytes if is_upload else self._max_body_bytes
+            limit = math.inf if scope["path"].startswith(MODEL_PATHS) else limit
             receive = _Body(scope, receive, limit, self._timeout_s).receive
         await self._app(scope, receive, send)
 
 
 class _Body:
-    def __init__(self, scope: Scope, receive: Receive, limit: int, timeout_s: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limit: float, timeout_s: float) -> None:
         length = Headers(scope=scope).get("content-length", "")
         self._n_announced = int(length) if length.isascii() and length.isdigit() else 0
         self._receive = receive

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm.gguf.summary import read_summary
-from localllm.server.access import is_loopback_address
+from localllm.server.access import is_from_here
 from localllm.server.binding import Bool, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import NDJSON, described
@@ -44,17 +44,17 @@ async def pull(request: Request) -> Response:
     reference = (body["model"] or body["name"]).strip()
     if not reference:
         raise APIError(400, "invalid model name")
-    source = reference.partition(":")[0]
-    if source in ("file", "pip") and not _is_from_here(request):
-        raise APIError(
-            403, f"{source}: uses this machine's own files and settings: only its own clients may pull from it"
-        )
+    refuse_foreign(request, reference)
     return RecordsResponse(events(daemon_of(request), reference), stream=body["stream"] is not False)
 
 
-def _is_from_here(request: Request) -> bool:
-    """Whether the client is on this machine; one without an address came by a socket of this machine's own."""
-    return request.client is None or is_loopback_address(request.client.host)
+def refuse_foreign(request: Request, reference: str) -> None:
+    """Refuse a source that only this machine's own clients may use. Raises: APIError with status 403."""
+    source = reference.partition(":")[0]
+    if source in ("file", "pip") and not is_from_here(request):
+        raise APIError(
+            403, f"{source}: uses this machine's own files and settings: only its own clients may pull from it"
+        )
 
 
 async def events(daemon: Daemon, reference: str) -> Records:
