@@ -10,10 +10,12 @@ Bodies and answers are plain dicts in the API's own shape. Failures are exceptio
 import json
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
+from urllib.parse import quote
 
 # Where click and rich are installed, httpx imports a command line of its own, which takes half of its import time;
 # every command would pay for it. A module that is absent is a case that httpx provides for.
@@ -26,6 +28,9 @@ from localllm.errors import LocalLLMError  # noqa: E402
 
 CONNECT_TIMEOUT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 15.0
+PIECE_BYTES = 1 << 18
+# How the server is told of a file of this machine instead of being sent it (localllm/server/blobs.py).
+FILE_HEADER = "X-Localllm-File"
 
 
 class ClientError(LocalLLMError):
@@ -142,6 +147,40 @@ class Client:
         """Progress objects of a download: `status`, and for layers `digest`, `total`, `completed`."""
         return self._stream("/api/pull", {"model": model, "insecure": insecure, "stream": True})
 
+    @property
+    def shares_files(self) -> bool:
+        """Whether the server may take files by their names: it is localllm, and as far as one can tell here."""
+        return self.is_local and bool(self._get("/api/version").get("localllm"))
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether the server has a file with this digest (`sha256:<hex>`)."""
+        try:
+            self._request("HEAD", f"/api/blobs/{digest}")
+        except ClientError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def share_blob(self, digest: str, path: Path) -> Iterator[dict[str, Any]]:
+        """Progress objects of the server taking a file of this machine. Raises: ClientError where it cannot."""
+        return self._stream(f"/api/blobs/{digest}", None, {FILE_HEADER: quote(str(path))})
+
+    def send_blob(self, digest: str, path: Path, sent: Callable[[int], None]) -> None:
+        """Sends a file; `sent` is called in between with the bytes that are on their way."""
+        size = path.stat().st_size
+        try:
+            with open(path, "rb") as file:
+                response = self._http.post(
+                    f"{self.url}/api/blobs/{digest}",
+                    content=_pieces(file, sent),
+                    headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
+                )
+        except httpx.HTTPError as error:
+            raise self._failure(error) from error
+        if response.is_error:
+            raise _refusal(response)
+
     def create(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Progress objects of making the model `body["model"]`."""
         return self._stream("/api/create", body)
@@ -181,9 +220,12 @@ class Client:
             raise _refusal(response)
         return response
 
-    def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _stream(
+        self, path: str, body: dict[str, Any] | None, headers: dict[str, str] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        request = _payload(body) | ({"headers": headers} if headers else {})
         try:
-            with self._http.stream("POST", self.url + path, **_payload(body)) as response:
+            with self._http.stream("POST", self.url + path, **request) as response:
                 if response.is_error:
                     response.read()
                     raise _refusal(response)
@@ -206,6 +248,14 @@ class Client:
         return ClientError(
             f"the connection to {self.url} broke off: {error}", hint="see the server's log for the cause"
         )
+
+
+def _pieces(file: BinaryIO, sent: Callable[[int], None]) -> Iterator[bytes]:
+    n_bytes = 0
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+        n_bytes += len(piece)
+        sent(n_bytes)
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

@@ -183,10 +183,15 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+def is_known(name: str) -> bool:
+    """Whether a Modelfile may have a PARAMETER of this name."""
+    return name in BY_NAME or name in IGNORED
+
+
 def check_names(names: Iterable[str]) -> None:
     """Refuse names that are no option's. Raises: OptionError in Ollama's words, with a near-match hint."""
     for name in names:
-        if name not in BY_NAME and name not in IGNORED:
+        if not is_known(name):
             raise _unknown(name)
 
 

@@ -144,7 +144,10 @@ def _config_json(contents: ModelContents) -> str:
         "os": "linux",
         "rootfs": {
             "type": "layers",
-            "diff_ids": [*(digest for _, digest in contents.files()), *(digest_of(text.encode()) for _, text in _texts(contents))],
+            "diff_ids": [
+                *(digest for _, digest in contents.files()),
+                *(digest_of(text.encode()) for _, text in _texts(contents)),
+            ],
         },
     }
     return json.dumps(config, ensure_ascii=False)

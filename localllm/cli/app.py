@@ -18,6 +18,7 @@ from localllm.errors import LocalLLMError
 COMMANDS = {
     "serve": ("localllm.cli.serve", "Start the server in this terminal"),
     "run": ("localllm.cli.run", "Run a model: answer a prompt, or chat"),
+    "create": ("localllm.cli.create", "Make a model from a Modelfile"),
     "pull": ("localllm.cli.pull", "Download a model"),
     "list": ("localllm.cli.list", "List the models on this machine"),
     "ps": ("localllm.cli.ps", "List the models in memory"),

@@ -1,4 +1,4 @@
-"""Converts and quantises model files in a process of its own, `python -m localllm.maker`; it knows no server and no store.
+"""Converts and quantises model files in a process of its own, `python -m localllm.maker`; it knows no server.
 
 One job comes in on standard input, a line of JSON; what goes out on standard output are lines of JSON:
 

@@ -70,8 +70,10 @@ def _end_with_stdin() -> None:
 
 
 def _yield_to_others() -> None:
-    process = psutil.Process()
-    process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else process.nice() + NICENESS)
+    if sys.platform == "win32":
+        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+    else:
+        os.nice(NICENESS)
 
 
 def _private_stdout() -> BinaryIO:

@@ -7,6 +7,7 @@ from localllm.modelfile.content import Modelfile, read
 from localllm.modelfile.encoding import decode
 from localllm.modelfile.folder import find_files
 from localllm.modelfile.parser import KEYWORDS, ROLES, Instruction, parse
+from localllm.modelfile.paths import locate
 from localllm.modelfile.writer import write
 
-__all__ = ["KEYWORDS", "ROLES", "Instruction", "Modelfile", "decode", "find_files", "parse", "read", "write"]
+__all__ = ["KEYWORDS", "ROLES", "Instruction", "Modelfile", "decode", "find_files", "locate", "parse", "read", "write"]

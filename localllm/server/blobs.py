@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from localllm.server.access import is_from_here
 from localllm.server.binding import refuse_encoded
-from localllm.server.daemon import Daemon, daemon_of
+from localllm.server.daemon import daemon_of
 from localllm.server.describe import described
 from localllm.server.errors import APIError
 from localllm.server.shapes import PROGRESS

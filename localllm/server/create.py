@@ -161,14 +161,14 @@ def _imatrix(body: Mapping[str, Any]) -> str | None:
 
 
 def _messages(messages: Iterable[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Those that say something; without any, the parent's stay. A Modelfile has no others than these roles, so that they could not be shown."""
+    """Those that say something; without any, the parent's stay. Other roles could not be shown in a Modelfile."""
     if messages is None:
         return None
     kept = [message for message in messages if message]
     for message in kept:
         if message.get("role") not in ROLES:
             text = 'message role must be one of "system", "user", or "assistant"'
-            raise APIError(400, text, hint=f'not "{str(message.get("role", "")):.40}"')
+            raise APIError(400, text, hint=f'not "{message.get("role", "")!s:.40}"')
     return kept or None
 
 

@@ -232,7 +232,9 @@ class _Creation:
         job: dict[str, Any] = {"job": "quantize", "sources": [str(path) for path in paths], "preset": preset.name}
         if imatrix:
             job["imatrix"] = str(self._store.blobs.path(imatrix))
-        return [await self._make(job, {"status": f"quantizing {file_type} model to {preset.name}", "digest": NO_DIGEST})]
+        return [
+            await self._make(job, {"status": f"quantizing {file_type} model to {preset.name}", "digest": NO_DIGEST})
+        ]
 
     async def _make(self, job: Mapping[str, Any], status: Record) -> str:
         """Run a job and bring what it wrote into the store; its digest."""

@@ -1,4 +1,4 @@
-"""What the files of a new model are, told from their names and their GGUF headers; it neither makes nor runs anything."""
+"""What the files of a new model are, told from their names and their GGUF headers; it neither makes nor runs any."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def sort_ggufs(blobs: Blobs, files: Files) -> Parts:
 
 
 def _ordered(blobs: Blobs, files: Files, weights: list[str]) -> list[str]:
-    if len(weights) < 2:
+    if not weights:
         return weights
     digests = {blobs.path(digest): digest for digest in weights}
     with _told_as(blobs, files):
         with Header(next(iter(digests))) as header:
-            if header.metadata.get("split.count", 1) in (0, 1):
+            if len(weights) > 1 and header.metadata.get("split.count", 1) in (0, 1):
                 names = ", ".join(name for name, digest in files.items() if digest in weights)
                 raise APIError(400, f"several models were given: {names}", hint="give one of them")
         headers = open_parts(list(digests))

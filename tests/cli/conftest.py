@@ -23,6 +23,7 @@ Reply = tuple[int, list[Any] | bytes]
 class FakeDaemon:
     """Records requests, and in `gone` the paths of those whose client went away.
 
+    `blobs` are files by digest: bytes that were sent, or paths that were named, unless `shares` is False.
     `pieces` is the answer to generate and chat, `replies` overrides whole endpoints.
     A reply is (status, body): a list is sent as one JSON line per item (a float among them is a pause in seconds).
     """
@@ -34,6 +35,8 @@ class FakeDaemon:
         self.thinking: list[str] = []
         self.final: dict[str, Any] = {}
         self.replies: dict[str, Reply | Callable[[Any], Reply]] = {}
+        self.blobs: dict[str, bytes | str] = {}
+        self.shares = True
         handler = type("Handler", (_Handler,), {"daemon": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.port = self._server.server_port
@@ -88,9 +91,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
+        raw = self.rfile.read(length)
+        is_blob = self.path.startswith("/api/blobs/")
+        body = json.loads(raw) if raw and not is_blob else None
         self.daemon.requests.append((self.command, self.path, body))
-        status, content = self.daemon.reply(self.path, body)
+        status, content = self._blob(raw) if is_blob else self.daemon.reply(self.path, body)
         self.send_response(status)
         self.send_header("Connection", "close")
         self.end_headers()
@@ -100,6 +105,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(content)
         except OSError:
             self.daemon.gone.append(self.path)
+
+    def _blob(self, raw: bytes) -> Reply:
+        digest = self.path.removeprefix("/api/blobs/")
+        if self.command == "HEAD":
+            return (200 if digest in self.daemon.blobs else 404), b""
+        named = self.headers.get("X-Localllm-File")
+        if named and not self.daemon.shares:
+            return 400, [{"error": "cannot be shared"}]
+        self.daemon.blobs[digest] = named or raw
+        return (200, [{"status": "success"}]) if named else (201, b"")
 
     def _send(self, content: list[Any] | bytes) -> None:
         if isinstance(content, bytes):
