@@ -21,7 +21,7 @@ PACKAGES = ("localllm", "kernels_cpu", "registry", "modelfiles")
 # Each may import the ones after it, never one before it.
 LAYERS = (
     *("localllm.cli", "localllm.client", "localllm.server", "localllm.scheduler"),
-    *("localllm.convert", "localllm.runner", "localllm.engine", "localllm.models", "kernels_cpu"),
+    *("localllm.maker", "localllm.convert", "localllm.runner", "localllm.engine", "localllm.models", "kernels_cpu"),
 )
 # Leaves of localllm, likewise: a leaf may import those after it.
 LEAVES = (

@@ -1,4 +1,4 @@
-"""/api/blobs/<digest>: whether the store has a blob, and files on their way to a model that will be created of them.
+"""/api/blobs/<digest>: whether the store has a file, or takes one of which a model will be created.
 
 A client on this machine need not send a file: it names it (`X-Localllm-File: <path, percent-encoded>`, no body) and the
 store shares its bytes where the file system can. Its digest proves that the client knows the file; nothing else

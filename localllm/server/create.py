@@ -1,4 +1,7 @@
-"""POST /api/create: what a request for a new model may say; how the model is made is told in creation.py."""
+"""POST /api/create: makes a model of another one, or of files: GGUFs, folders of safetensors, adapters.
+
+What a request may say is here, how the model is made in creation.py.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping

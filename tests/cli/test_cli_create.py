@@ -1,4 +1,4 @@
-"""`create`: what a Modelfile names is found, brought to the server, and asked for; by a daemon that keeps what it gets."""
+"""`create`: what a Modelfile names is found, brought to the server, and asked for."""
 
 import hashlib
 import os
@@ -43,7 +43,8 @@ def test_everything_that_a_modelfile_says(daemon: Any, blobs: Any, cli: Cli, pro
     (project / "draft.gguf").write_bytes(b"GGUF draft")
     (project / "matrix.dat").write_bytes(b"matrix")
     (project / "Modelfile").write_text(
-        "FROM sub/m.gguf\nADAPTER lora.gguf\nDRAFT draft.gguf\nTEMPLATE t\nSYSTEM s\nRENDERER r\nPARSER p\nREQUIRES v0.14\n"
+        "FROM sub/m.gguf\nADAPTER lora.gguf\nDRAFT draft.gguf\nTEMPLATE t\nSYSTEM s\nRENDERER r\n"
+        "PARSER p\nREQUIRES v0.14\n"
         "LICENSE a\nLICENSE b\nPARAMETER stop x\nPARAMETER stop y\nPARAMETER top_k 3\nPARAMETER low_vram true\n"
         "MESSAGE user hi\n"
     )
