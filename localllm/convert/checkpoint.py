@@ -215,7 +215,7 @@ def _tensor(path: Path, name: str, entry: Any, data: int) -> StoredTensor:
 
     shape, offsets = numbers("shape", MAX_DIMS), numbers("data_offsets", 2)
     dtype = entry.get("dtype")
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ConvertError(f"{path}: tensor {name!r}: dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
     tensor = StoredTensor(name, dtype, shape, path, data + (offsets[0] if offsets else 0))
     if len(offsets) != 2 or offsets[1] - offsets[0] != tensor.nbytes:

@@ -115,18 +115,11 @@ class DistilBert(Encoder):
 
 
 class NomicBert(Encoder):
-    """Rotary positions and a gated feed-forward; names of its maker, and those of `transformers`."""
+    """Rotary positions and a gated feed-forward; configs of its maker, and those of `transformers`."""
 
     arch = "nomic-bert"
     classes: tuple[str, ...] = ("NomicBertModel", "NomicBertForMaskedLM")
     wrappers = ("bert.", "nomic_bert.")
-
-    def plain_name(self, name: str) -> str:
-        """Names of its maker."""
-        name = super().plain_name(name)
-        for theirs, ours in _NOMIC_NAMES.items():
-            name = re.sub(theirs, ours, name)
-        return name
 
     def metadata(self) -> dict[str, MetadataValue]:
         if self.text.integer("num_experts", default=0):
@@ -151,16 +144,3 @@ class NomicBert(Encoder):
         if ".experts." in name or ".router." in name:
             raise ConvertError(f"{stored.path}: tensor {stored.name!r}: expected a dense model")
         return super().sources(name, stored)
-
-
-_NOMIC_NAMES = {
-    r"^layers\.": "encoder.layers.",
-    r"^embeddings\.LayerNorm\.": "emb_ln.",
-    r"\.self_attn\.([qkv])_proj\.": r".attention.self.\1_proj.",
-    r"\.self_attn\.o_proj\.": ".attn.out_proj.",
-    r"\.mlp\.up_proj\.": ".mlp.fc11.",
-    r"\.mlp\.gate_proj\.": ".mlp.fc12.",
-    r"\.mlp\.down_proj\.": ".mlp.fc2.",
-    r"\.post_attention_layernorm\.": ".norm1.",
-    r"\.post_mlp_layernorm\.": ".norm2.",
-}

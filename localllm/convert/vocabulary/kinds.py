@@ -146,7 +146,15 @@ def _of_sentencepiece(folder: Folder, raw: bytes) -> Vocabulary:
     prefix = folder.json("tokenizer_config.json").flag("add_prefix_space", pieces.add_space_prefix)
     unknown = next((t for t, kind in zip(pieces.tokens, pieces.types, strict=True) if kind == UNKNOWN), None)
     flags = {"add_space_prefix": bool(prefix)}
-    return Vocabulary("llama", pieces.tokens, pieces.types, scores=pieces.scores, flags=dict(flags), unknown=unknown)
+    return Vocabulary(
+        "llama",
+        pieces.tokens,
+        pieces.types,
+        scores=pieces.scores,
+        flags=dict(flags),
+        unknown=unknown,
+        roles=pieces.roles,
+    )
 
 
 def _of_vocab_and_merges(folder: Folder, arch: str) -> Vocabulary:

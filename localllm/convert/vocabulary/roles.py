@@ -87,7 +87,7 @@ def _find(folder: Folder, role: str, vocabulary: Vocabulary) -> int | None:
         value = value[0] if isinstance(value, list) and value else value
         if isinstance(value, int) and 0 <= value < len(vocabulary.tokens):
             return value
-    return None
+    return vocabulary.roles.get(role)
 
 
 def _configs(folder: Folder) -> Iterator[Config]:

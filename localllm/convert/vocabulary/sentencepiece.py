@@ -4,7 +4,7 @@ The file is a protocol buffer (sentencepiece_model.proto):
 
     ModelProto      1: repeated SentencePiece   2: TrainerSpec   3: NormalizerSpec
     SentencePiece   1: piece, string   2: score, float   3: type, enum (1 if absent)
-    TrainerSpec     3: model_type, enum (1 unigram, 2 BPE)
+    TrainerSpec     3: model_type, enum (1 unigram, 2 BPE)   41, 42: ids of bos and eos (1, 2 if absent; -1 none)
     NormalizerSpec  3: add_dummy_prefix, bool (true if absent)
 
 A field is a varint `number << 3 | wire type`, then by wire type 0 a varint, 1 eight bytes, 2 a varint length and as
@@ -26,12 +26,13 @@ UNIGRAM, BPE = 1, 2
 
 @dataclass
 class Pieces:
-    """The vocabulary of a SentencePiece model; `types` are numbered as GGUF does."""
+    """The vocabulary of a SentencePiece model; `types` are numbered as GGUF does, `roles` are ids of bos and eos."""
 
     tokens: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
     add_space_prefix: bool = True
+    roles: dict[str, int] = field(default_factory=dict)
 
 
 def read_sentencepiece(raw: bytes, path: Path) -> Pieces:
@@ -47,6 +48,7 @@ def read_sentencepiece(raw: bytes, path: Path) -> Pieces:
                 _add_piece(found, value)
             elif number == 2 and isinstance(value, bytes):
                 kind = _integer(value, 3, UNIGRAM)
+                found.roles = {"bos": _integer(value, 41, 1), "eos": _integer(value, 42, 2)}
             elif number == 3 and isinstance(value, bytes):
                 found.add_space_prefix = bool(_integer(value, 3, 1))
     except (IndexError, ValueError, struct.error) as error:
@@ -55,6 +57,7 @@ def read_sentencepiece(raw: bytes, path: Path) -> Pieces:
         raise ConvertError(f"{path}: not a SentencePiece model: it has no pieces")
     if kind != BPE:
         raise ConvertError(f"{path}: unsupported tokenizer: SentencePiece of kind {kind}, expected {BPE} (BPE)")
+    found.roles = {role: token for role, token in found.roles.items() if token < len(found.tokens)}
     return found
 
 

@@ -22,7 +22,8 @@ _LOOK_SPECIAL = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
 class Vocabulary:
     """Tokens by id, with their types; `scores` and `merges` where the kind of model has them.
 
-    `model` is the GGUF's name of the kind (gpt2, llama, bert), `flags` more keys under tokenizer.ggml.
+    `model` is the GGUF's name of the kind (gpt2, llama, bert), `flags` more keys under tokenizer.ggml., `roles` the ids
+    of bos and eos where the vocabulary itself says them.
     """
 
     model: str
@@ -32,6 +33,7 @@ class Vocabulary:
     merges: list[str] | None = None
     flags: dict[str, MetadataValue] = field(default_factory=dict)
     unknown: str | None = None
+    roles: dict[str, int] = field(default_factory=dict)
 
     def put(self, token: int, text: str, kind: int) -> None:
         """Set a token, beyond the end too; ids between get texts that occur nowhere."""
