@@ -62,12 +62,6 @@ def lora_files() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def bert_gguf() -> ModuleType:
-    """`bert_gguf.convert(folder, path, type)`: a GGUF of a Hugging Face folder (tests/fixtures/bert_gguf.py)."""
-    return _load("bert_gguf")
-
-
-@pytest.fixture(scope="session")
 def real_model() -> Callable[[str], Path]:
     """real_model("smollm2:135m"): the GGUF of a model of the catalog, pulled once and kept in the user's cache folder.
 

@@ -17,8 +17,10 @@ import numpy as np
 import platformdirs
 import pytest
 
+from localllm.convert import convert_model
 from localllm.engine import Engine, Entry
 from localllm.gguf import open_gguf
+from localllm.quantize import parse_preset, quantize
 from localllm.tokenizer import load_tokenizer
 
 pytestmark = [pytest.mark.parity, pytest.mark.integration, pytest.mark.timeout(900)]
@@ -63,9 +65,18 @@ def ids_of(recorded: dict[str, np.ndarray]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def gguf_of(weights: Path, bert_gguf: object, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def gguf_of(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("minilm")
-    return lambda kind: bert_gguf.convert(weights, folder / f"{kind}.gguf", kind)  # type: ignore[attr-defined]
+
+    def make(kind: str) -> Path:
+        if not (folder / "F16.gguf").exists():
+            convert_model(weights, folder / "F16.gguf")
+        path = folder / f"{kind}.gguf"
+        if not path.exists():
+            quantize([folder / "F16.gguf"], path, parse_preset(kind))
+        return path
+
+    return make
 
 
 def test_ids_are_the_recorded_ones(gguf_of: Callable[[str], Path], recorded: dict[str, np.ndarray]) -> None:
