@@ -1,4 +1,4 @@
-"""A model in the store goes to the registry that its name says; it knows nothing of what a registry's answers look like.
+"""A model in the store goes to the registry that its name says; it knows nothing of requests.
 
 Blobs that the registry lacks go side by side; their events come one blob after the other, in the manifest's order.
 """

@@ -5,9 +5,9 @@ pull is canceled and the store is as it was.
 """
 
 import asyncio
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from starlette.requests import Request
@@ -22,6 +22,8 @@ from localllm.server.errors import APIError
 from localllm.server.shapes import PROGRESS
 from localllm.server.streaming import Records, RecordsResponse
 from registry.create import ModelFacts
+from registry.progress import Progress
+from registry.remote import Access, Credentials, key_path
 
 PULL_REQUEST = Struct(
     "api.PullRequest",
@@ -57,26 +59,37 @@ def refuse_foreign(request: Request, reference: str) -> None:
         )
 
 
-async def events(daemon: Daemon, reference: str) -> Records:
+def access(daemon: Daemon, body: Mapping[str, Any]) -> Access:
+    """What a request's `insecure`, `username` and `password` allow and say, with the daemon's own key."""
+    given = Credentials(body["username"], body["password"]) if body["username"] or body["password"] else None
+    return Access(body["insecure"], given, key_path(daemon.settings.state_dir))
+
+
+def events(daemon: Daemon, reference: str) -> Records:
     """The events of a pull; closing them cancels it."""
+    return told_by_a_thread(daemon, f"pull {reference}", lambda cancel: daemon.pull(reference, cancel))
+
+
+async def told_by_a_thread(daemon: Daemon, label: str, work: Callable[[Event], Iterator[Progress]]) -> Records:
+    """The events of blocking work, which has a thread of its own; closing them, or the daemon's end, cancels it."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
-    cancel = threading.Event()
+    cancel = Event()
 
     def hand_over(event: dict[str, Any] | Exception | None) -> None:
         # The loop may be closed already when the daemon ends.
         if not loop.is_closed():
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    def work() -> None:
+    def run() -> None:
         try:
-            for progress in daemon.pull(reference, cancel):
+            for progress in work(cancel):
                 hand_over(progress.to_json())
         except Exception as error:
             hand_over(error)
         hand_over(None)
 
-    thread = threading.Thread(target=work, name=f"pull {reference}", daemon=True)
+    thread = Thread(target=run, name=label, daemon=True)
     with daemon.pulling(cancel):
         thread.start()
         try:
@@ -89,7 +102,7 @@ async def events(daemon: Daemon, reference: str) -> Records:
             await _joined(thread)
 
 
-async def _joined(thread: threading.Thread) -> None:
+async def _joined(thread: Thread) -> None:
     """Wait for a canceled pull to tidy up; one that does not is left to the next start's `prune`."""
     deadline = asyncio.get_running_loop().time() + CANCEL_GRACE_S
     while thread.is_alive() and asyncio.get_running_loop().time() < deadline:

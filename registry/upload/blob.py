@@ -1,7 +1,7 @@
 """Brings one blob into a repository: found there, mounted, or sent in parts and after breaks; it shows nothing.
 
-A registry may want the parts elsewhere, each at an address of its own; these go side by side. A blob that is not what its
-digest says is never made one in the registry, and as soon as that is known no more of it is sent.
+A registry may want the parts elsewhere, each at an address of its own; these go side by side. A blob that is not what
+its digest says is never made one in the registry, and as soon as that is known no more of it is sent.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class BlobUpload:
     def _send_rest(
         self, session: Session, known: KnownSession, verification: Verification
     ) -> tuple[Session, str | None]:
-        """All that the registry lacks; gives the session to commit, and the tag of a blob whose parts went elsewhere."""
+        """All that the registry lacks; gives the session to commit, and the tag of what was made of parts elsewhere."""
         part_bytes = min(max(self.blob.size // _N_PARTS, MIN_PART_BYTES), MAX_PART_BYTES)
         elsewhere: list[Future[bytes]] = []
         with ThreadPoolExecutor(_N_PARTS_AT_ONCE, thread_name_prefix="part") as pool:
