@@ -62,12 +62,6 @@ def lora_files() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def bert_gguf() -> ModuleType:
-    """`bert_gguf.convert(folder, path, type)`: a GGUF of a Hugging Face folder (tests/fixtures/bert_gguf.py)."""
-    return _load("bert_gguf")
-
-
-@pytest.fixture(scope="session")
 def upload_double(registry_double: ModuleType) -> ModuleType:
     """`UploadDouble`, a registry that takes uploads (tests/fixtures/upload_double.py)."""
     return _load("upload_double")
