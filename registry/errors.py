@@ -9,15 +9,15 @@
     ├── NoSpaceError             the disk is full, or would be
     ├── StoreNotWritableError    the store's folder may not be written, or cannot be locked
     ├── PullCanceledError        the caller gave up
-    ├── PushDeniedError          a registry does not let this user write there
     ├── CatalogError             the catalog file is not valid
     └── SourceError              a source cannot give what was asked for
         ├── NotInSourceError        it answered, and does not have the model
-        ├── UnsupportedSourceError  nothing here can pull from there
         ├── InsecureProtocolError   it would have to be spoken to without TLS, and nobody allowed that
         ├── UnreachableError        no connection, or one that broke
         ├── RemoteError             it answered with an error
         │   └── RemoteNotFoundError    … that it has no such thing
+        ├── DownloadError           a blob did not come, however often it was asked for
+        ├── ManifestError           a manifest did not come, or is none of a model
         └── PipError                the pip child process failed
 
 Texts are built from fields; where clients of Ollama match a text, it is Ollama's.
@@ -115,19 +115,6 @@ class PullCanceledError(RegistryError):
         super().__init__("request canceled")
 
 
-class PushDeniedError(RegistryError):
-    """`repository` is not this user's to write to; `detail` is what its registry said, if it was asked."""
-
-    def __init__(self, repository: str, detail: str = "", *, hint: str | None = None) -> None:
-        super().__init__(
-            "you are not authorized to push to this namespace, create the model under a namespace you own"
-            + (f": {detail}" if detail else ""),
-            hint=hint,
-        )
-        self.repository = repository
-        self.detail = detail
-
-
 class CatalogError(RegistryError):
     """The catalog holds an entry that cannot be understood."""
 
@@ -142,14 +129,6 @@ class NotInSourceError(SourceError):
     def __init__(self, name: str, *, hint: str | None = None) -> None:
         super().__init__("pull model manifest: file does not exist", hint=hint)
         self.name = name
-
-
-class UnsupportedSourceError(SourceError):
-    """Nothing here pulls from `source`."""
-
-    def __init__(self, source: str, *, hint: str | None = None) -> None:
-        super().__init__(f'pull model manifest: pulling from "{source}" is not supported', hint=hint)
-        self.source = source
 
 
 class InsecureProtocolError(SourceError):
@@ -170,17 +149,34 @@ class UnreachableError(SourceError):
 
 
 class RemoteError(SourceError):
-    """`host` answered with `status` and `detail` (what its body says)."""
+    """`host` answered with `status` and `detail` (what its body says); `retry_after` is its header of that name."""
 
     def __init__(self, host: str, status: int, detail: str, *, hint: str | None = None) -> None:
         super().__init__(f"{status}: {detail} ({host})", hint=hint)
         self.host = host
         self.status = status
         self.detail = detail
+        self.retry_after: str | None = None
 
 
 class RemoteNotFoundError(RemoteError):
     """The host has no such manifest or blob."""
+
+
+class DownloadError(SourceError):
+    """`last` is how the last try of many failed."""
+
+    def __init__(self, last: SourceError) -> None:
+        super().__init__(f"max retries exceeded: {last}", hint="what has come is kept: pull again to go on from there")
+        self.last = last
+
+
+class ManifestError(SourceError):
+    """No manifest of a model was to be had: `reason` says why."""
+
+    def __init__(self, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"pull model manifest: {reason}", hint=hint)
+        self.reason = reason
 
 
 class PipError(SourceError):

@@ -32,20 +32,12 @@ PULLING_MANIFEST = Progress("pulling manifest")
 VERIFYING = Progress("verifying sha256 digest")
 WRITING_MANIFEST = Progress("writing manifest")
 REMOVING_UNUSED = Progress("removing unused layers")
-RETRIEVING_MANIFEST = Progress("retrieving manifest")
-NO_MANIFEST = Progress("couldn't retrieve manifest")
-PUSHING_MANIFEST = Progress("pushing manifest")
 SUCCESS = Progress("success")
 
 
 def pulling(digest: str, total: int, completed: int) -> Progress:
     """The event of one blob on its way."""
     return Progress(f"pulling {short_digest(digest)}", digest, total, completed)
-
-
-def pushing(digest: str, total: int, completed: int) -> Progress:
-    """The event of one blob on its way to a registry."""
-    return Progress(f"pushing {short_digest(digest)}", digest, total, completed)
 
 
 class Pace:
@@ -62,6 +54,17 @@ class Pace:
             return False
         self._next_s = now + self._interval_s
         return True
+
+
+class Cancellation(threading.Event):
+    """A cancel event that also says why: `abandon` it where nobody will come back for what is half done."""
+
+    is_abandoned = False
+
+    def abandon(self) -> None:
+        """Cancel, and leave what is half done to the next tidying."""
+        self.is_abandoned = True
+        self.set()
 
 
 def check_canceled(cancel: threading.Event) -> None:

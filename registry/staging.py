@@ -38,6 +38,10 @@ class Staging:
         """Keep a blob from being removed as unused while this folder is open (call it under the store's lock)."""
         (self.path / f"{_PIN}{blob_file_name(digest)}").touch()
 
+    def unpin(self, digest: str) -> None:
+        """The opposite."""
+        (self.path / f"{_PIN}{blob_file_name(digest)}").unlink(missing_ok=True)
+
     def close(self) -> None:
         """Remove the folder, then let the next one in."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -5,6 +5,7 @@
     blobs/.staging-<key>/                         blobs on their way (staging.py)
     blobs/sha256-<hex>-partial…                   interrupted downloads
     localllm.lock                                 held while names or blobs are added or removed
+    localllm.intact.json                          which blobs were found right, and their size, time and inode then
 
 Readers take no lock: every file appears whole, by a rename. A manifest is written after its
 blobs are durable, and blobs go after the last manifest that names them: killed at any
@@ -27,6 +28,7 @@ from typing import Any
 from registry.blobs import Blobs
 from registry.durable import make_directories, sync_directory, write_whole, writing
 from registry.errors import BrokenModelError, InvalidDigestError, InvalidNameError, ModelNotFoundError
+from registry.intact import FileState, IntactBlobs, file_state
 from registry.locks import FileLock
 from registry.manifest import (
     MAX_MANIFEST_BYTES,
@@ -97,6 +99,7 @@ class Store:
         self.root = root
         self.blobs = Blobs(root / "blobs")
         self._manifests = root / "manifests"
+        self._intact = IntactBlobs(root / "localllm.intact.json")
 
     # ---- reading
 
@@ -163,7 +166,20 @@ class Store:
             licenses=[self._text(layer) for layer in manifest.of_kind("license")],
         )
 
+    def is_known_intact(self, digest: str) -> bool:
+        """Whether a blob was found to be right and has not been touched since."""
+        return self._intact.has(self.blobs.path(digest))
+
+    def state_of(self, digest: str) -> FileState:
+        """What `remember_intact` wants, taken before the bytes are looked at. Raises OSError."""
+        return file_state(self.blobs.path(digest))
+
     # ---- writing
+
+    def remember_intact(self, digest: str, state: FileState) -> None:
+        """Note that a blob had the right bytes when it was in this state."""
+        with self._changing():
+            self._intact.add(self.blobs.path(digest), state)
 
     def write_manifest(self, name: Name, raw: bytes) -> set[str]:
         """Give `name` (in the case it already has, if any) these manifest bytes, verbatim.
@@ -237,7 +253,8 @@ class Store:
         """Tidy up after interrupted work: for the start of a server.
 
         Removes staging folders and temporary files of dead processes, blobs that nothing names and
-        partial downloads, both once they are older than `grace_s`, and empty manifest folders.
+        partial downloads, both once they are older than `grace_s` (a download that its user gave up
+        at once), and empty manifest folders.
         Blobs stay when any manifest cannot be read, because it may name them.
         """
         if not self.root.is_dir():
@@ -252,7 +269,7 @@ class Store:
             used, unreadable = self._used_digests()
             if unreadable:
                 return PruneReport(0, 0, tuple(unreadable))
-            return self._remove_old(used | pinned_digests(self.blobs.directory), time.time() - grace_s)
+            return self._remove_old(used, pinned_digests(self.blobs.directory), time.time() - grace_s)
 
     # ---- names and manifests
 
@@ -393,16 +410,24 @@ class Store:
         freed = [self.blobs.remove(digest) for digest in sorted(unnamed)]
         return len(freed), sum(freed)
 
-    def _remove_old(self, needed: set[str], before_s: float) -> PruneReport:
+    def _remove_old(self, used: set[str], pinned: set[str], before_s: float) -> PruneReport:
+        old = [path for path in sorted(self.blobs.directory.glob("sha256-*")) if self._is_old(path, before_s)]
         n_removed = freed_bytes = 0
-        for path in sorted(self.blobs.directory.glob("sha256-*")):
+        for path in old:
             blob = _BLOB_FILE.fullmatch(path.name)
-            if blob is None or f"sha256:{blob[1]}" in needed or not _is_file_older_than(path, before_s):
+            digest = f"sha256:{blob[1]}" if blob else ""
+            if blob is None or digest in pinned or (digest in used and not blob[2]):
                 continue
             freed_bytes += path.stat().st_size
             path.unlink(missing_ok=True)
             n_removed += 1
         return PruneReport(n_removed, freed_bytes)
+
+    def _is_old(self, path: Path, before_s: float) -> bool:
+        """By the file's own date; what belongs to a partial download is as old as that."""
+        whole, is_part, _ = path.name.partition("-partial-")
+        partial = path.with_name(f"{whole}-partial")
+        return _is_file_older_than(partial if is_part and partial.exists() else path, before_s)
 
     def _rename_old_blobs(self) -> None:
         """Early versions of Ollama wrote `sha256:<hex>`."""

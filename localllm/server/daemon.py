@@ -13,10 +13,12 @@ from localllm.durations import NS_PER_S
 from localllm.keys import Keyring
 from localllm.scheduler import Scheduler
 from registry.progress import Progress
+from registry.remote import Access
 from registry.store import Store
 
-# A pull of a reference as the client wrote it, until it is done or the event is set; blocks, so it runs in a thread.
-Pull = Callable[[str, Event], Iterator[Progress]]
+# A pull of a reference as the client wrote it, with what that client allows and is, until it is done or the event is
+# set; blocks, so it runs in a thread.
+Pull = Callable[[str, Event, Access], Iterator[Progress]]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from registry.errors import (
     InvalidNameError,
     ModelNotFoundError,
     PullCanceledError,
-    PushDeniedError,
     RegistryError,
 )
 
@@ -61,7 +60,6 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidDigestError, 400),
     (ModelNotFoundError, 404),
     (BrokenModelError, 404),
-    (PushDeniedError, 403),
     (PullCanceledError, 499),
     (RequestCanceledError, 499),
     (ClientDisconnect, 499),

@@ -30,6 +30,7 @@ from modelfiles import read_catalog
 from registry.catalog import Catalog
 from registry.progress import Progress
 from registry.pull import pull
+from registry.remote import Access
 from registry.store import Store
 
 logger = logging.getLogger(__name__)
@@ -101,8 +102,8 @@ def make_daemon(host: str) -> Daemon:
     )
 
 
-def _pull(store: Store, reference: str, cancel: threading.Event) -> Iterator[Progress]:
-    return pull(reference, store, inspect=inspect, catalog=Catalog(read_catalog()), cancel=cancel)
+def _pull(store: Store, reference: str, cancel: threading.Event, access: Access) -> Iterator[Progress]:
+    return pull(reference, store, inspect=inspect, catalog=Catalog(read_catalog()), cancel=cancel, access=access)
 
 
 def give_up(*problems: LocalLLMError) -> NoReturn:

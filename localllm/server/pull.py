@@ -1,13 +1,14 @@
 """POST /api/pull: brings a model into the store and tells how far it is; it knows nothing of sources.
 
 A pull is blocking work, so it has a thread of its own, which hands its events over. When the client goes away the
-pull is canceled and the store is as it was.
+pull is canceled: the next one goes on from what has come, unless the daemon is started anew before. When the daemon
+ends, what has come is kept for an hour.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 from starlette.requests import Request
@@ -22,7 +23,7 @@ from localllm.server.errors import APIError
 from localllm.server.shapes import PROGRESS
 from localllm.server.streaming import Records, RecordsResponse
 from registry.create import ModelFacts
-from registry.progress import Progress
+from registry.progress import Cancellation
 from registry.remote import Access, Credentials, key_path
 
 PULL_REQUEST = Struct(
@@ -47,7 +48,14 @@ async def pull(request: Request) -> Response:
     if not reference:
         raise APIError(400, "invalid model name")
     refuse_foreign(request, reference)
-    return RecordsResponse(events(daemon_of(request), reference), stream=body["stream"] is not False)
+    daemon = daemon_of(request)
+    return RecordsResponse(events(daemon, reference, access(daemon, body)), stream=body["stream"] is not False)
+
+
+def access(daemon: Daemon, body: Mapping[str, Any]) -> Access:
+    """What a request's `insecure`, `username` and `password` allow and say, with the daemon's own key."""
+    given = Credentials(body["username"], body["password"]) if body["username"] or body["password"] else None
+    return Access(body["insecure"], given, key_path(daemon.settings.state_dir))
 
 
 def refuse_foreign(request: Request, reference: str) -> None:
@@ -59,37 +67,27 @@ def refuse_foreign(request: Request, reference: str) -> None:
         )
 
 
-def access(daemon: Daemon, body: Mapping[str, Any]) -> Access:
-    """What a request's `insecure`, `username` and `password` allow and say, with the daemon's own key."""
-    given = Credentials(body["username"], body["password"]) if body["username"] or body["password"] else None
-    return Access(body["insecure"], given, key_path(daemon.settings.state_dir))
-
-
-def events(daemon: Daemon, reference: str) -> Records:
+async def events(daemon: Daemon, reference: str, given: Access | None = None) -> Records:
     """The events of a pull; closing them cancels it."""
-    return told_by_a_thread(daemon, f"pull {reference}", lambda cancel: daemon.pull(reference, cancel))
-
-
-async def told_by_a_thread(daemon: Daemon, label: str, work: Callable[[Event], Iterator[Progress]]) -> Records:
-    """The events of blocking work, which has a thread of its own; closing them, or the daemon's end, cancels it."""
+    given = given or Access(key=key_path(daemon.settings.state_dir))
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
-    cancel = Event()
+    cancel = Cancellation()
 
     def hand_over(event: dict[str, Any] | Exception | None) -> None:
         # The loop may be closed already when the daemon ends.
         if not loop.is_closed():
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    def run() -> None:
+    def work() -> None:
         try:
-            for progress in work(cancel):
+            for progress in daemon.pull(reference, cancel, given):
                 hand_over(progress.to_json())
         except Exception as error:
             hand_over(error)
         hand_over(None)
 
-    thread = Thread(target=run, name=label, daemon=True)
+    thread = threading.Thread(target=work, name=f"pull {reference}", daemon=True)
     with daemon.pulling(cancel):
         thread.start()
         try:
@@ -98,11 +96,12 @@ async def told_by_a_thread(daemon: Daemon, label: str, work: Callable[[Event], I
                     raise event
                 yield event
         finally:
-            cancel.set()
+            if not cancel.is_set():
+                cancel.abandon()
             await _joined(thread)
 
 
-async def _joined(thread: Thread) -> None:
+async def _joined(thread: threading.Thread) -> None:
     """Wait for a canceled pull to tidy up; one that does not is left to the next start's `prune`."""
     deadline = asyncio.get_running_loop().time() + CANCEL_GRACE_S
     while thread.is_alive() and asyncio.get_running_loop().time() < deadline:

@@ -19,7 +19,9 @@ def error_of(response: httpx.Response) -> RemoteError:
     hint = None
     if response.status_code in (401, 403):
         hint = "the model may be private, or not exist: give a user name and password, or a token, for this host"
-    return kind(host, response.status_code, _detail(response), hint=hint)
+    error = kind(host, response.status_code, _detail(response), hint=hint)
+    error.retry_after = response.headers.get("Retry-After")
+    return error
 
 
 def unreachable(url: httpx.URL, error: Exception) -> UnreachableError:

@@ -2,7 +2,7 @@
 
 A source knows its own transport only. It yields the events of a pull in Ollama's order
 (`pulling manifest`, `pulling <12 hex>`, `verifying sha256 digest`, `writing manifest`, `success`) and
-leaves the store as it was when it raises, is closed, or its cancel event is set.
+leaves the models of the store as they were when it raises, is closed, or its cancel event is set.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from registry.catalog import CatalogEntry
 from registry.create import Inspect, ModelContents, ModelFacts, store_layers, write_model
 from registry.names import Name
 from registry.progress import Progress, check_canceled
+from registry.remote import Access
 from registry.staging import Staging, staged_bytes, staging_path, try_staging
 from registry.store import Store
 
@@ -24,12 +25,16 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to pull: `location` is the reference without its prefix, `entry` the catalog's if it came from there."""
+    """What to pull: `location` is the reference without its prefix, `entry` the catalog's if it came from there.
+
+    `access` is what the user allows, and who he is.
+    """
 
     name: Name
     location: str
     inspect: Inspect
     entry: CatalogEntry | None = None
+    access: Access = field(default_factory=Access)
 
 
 class Source(ABC):
@@ -63,6 +68,20 @@ def wait_for_staging(
         yield Progress(waiting.status, waiting.digest, waiting.total, completed)
         cancel.wait(_POLL_S)
     return staging
+
+
+def inspect_blobs(wanted: Wanted, store: Store, staging: Staging, digests: Sequence[str]) -> ModelFacts:
+    """What the GGUF in some blobs says of itself; one that is refused does not stay in the store.
+
+    Raises: whatever `wanted.inspect` raises.
+    """
+    try:
+        return wanted.inspect([store.blobs.path(digest) for digest in digests])
+    except Exception:
+        for digest in digests:
+            staging.unpin(digest)
+        store.remove_unused(digests)
+        raise
 
 
 def finish_pull(

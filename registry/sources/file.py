@@ -26,13 +26,7 @@ class FileSource(Source):
 
     def local_name(self, location: str) -> Name:
         """`/x/SmolLM2-135M.Q4_1.gguf` becomes `smollm2-135m:q4_1`."""
-        file_name = _path_of(location).name
-        split = _SPLIT.fullmatch(file_name)
-        stem = split["stem"] if split else re.sub(r"\.gguf$", "", file_name, flags=re.IGNORECASE)
-        quant = _QUANT.search(stem)
-        tag = quant["quant"].lower() if quant else DEFAULT_TAG
-        model = stem[: quant.start()] if quant else stem
-        return Name(DEFAULT_HOST, DEFAULT_NAMESPACE, _as_part(model) or "model", tag[:MAX_PART_LENGTH])
+        return name_of_file(_path_of(location).name)
 
     def pull(self, wanted: Wanted, store: Store, cancel: threading.Event) -> Iterator[Progress]:
         """See Source.pull. Digests become known as the files are read; until then events carry none."""
@@ -57,9 +51,20 @@ class FileSource(Source):
             digests = [digest for _, digest in taken]
             store.pin(staging, digests)
             for staged, digest in taken:
-                if not store.blobs.has(digest, staged.stat().st_size):
-                    store.blobs.adopt(staged, digest)
+                # Over what may be there: these bytes are known to be right.
+                store.blobs.adopt(staged, digest)
             yield from finish_pull(wanted, store, staging, digests, facts, [])
+
+
+def name_of_file(path: str) -> Name:
+    """The name that a GGUF gets by its own: `x/SmolLM2-135M.Q4_1.gguf` becomes `smollm2-135m:q4_1`."""
+    file_name = path.rpartition("/")[2]
+    split = _SPLIT.fullmatch(file_name)
+    stem = split["stem"] if split else re.sub(r"\.gguf$", "", file_name, flags=re.IGNORECASE)
+    quant = _QUANT.search(stem)
+    tag = quant["quant"].lower() if quant else DEFAULT_TAG
+    model = stem[: quant.start()] if quant else stem
+    return Name(DEFAULT_HOST, DEFAULT_NAMESPACE, _as_part(model) or "model", tag[:MAX_PART_LENGTH])
 
 
 def _path_of(location: str) -> Path:

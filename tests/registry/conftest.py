@@ -15,7 +15,7 @@ import pytest
 
 import registry
 from registry.manifest import CONFIG_MEDIA_TYPE, LAYER_MEDIA_TYPE_PREFIX
-from registry.sources import FileSource, PipSource, Source
+from registry.sources import SOURCES, PipSource, Source
 
 GGUF = b"GGUF" + bytes(range(256)) * 400
 
@@ -40,10 +40,10 @@ def facts() -> registry.ModelFacts:
 
 @pytest.fixture
 def snapshot() -> Callable[[Path], dict[str, bytes]]:
-    """Every file below a folder but the lock, by its path."""
+    """Every file below a folder but the lock and the notes on blobs, by their paths."""
 
     def take(root: Path) -> dict[str, bytes]:
-        files = (path for path in root.rglob("*") if path.is_file() and path.name != "localllm.lock")
+        files = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("localllm."))
         return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
     return take
@@ -105,7 +105,7 @@ def fake_pip(fixtures_dir: Path) -> Path:
 @pytest.fixture
 def sources(fake_pip: Path) -> dict[str, Source]:
     """The table of sources, with the stand-in for pip."""
-    return {"file": FileSource(), "pip": PipSource([sys.executable, str(fake_pip)])}
+    return {**SOURCES, "pip": PipSource([sys.executable, str(fake_pip)])}
 
 
 @pytest.fixture

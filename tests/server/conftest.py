@@ -75,7 +75,7 @@ def add_model(store: Store, gguf_of: Callable[[str, str], bytes]) -> Callable[..
     return add
 
 
-def no_pull(reference: str, cancel: threading.Event) -> Iterator[Progress]:
+def no_pull(reference: str, cancel: threading.Event, access: Any) -> Iterator[Progress]:
     yield PULLING_MANIFEST
     raise AssertionError("this test pulls nothing")
 

@@ -19,7 +19,7 @@ TOOLS_JINJA = "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.t
 USER = {"role": "user", "content": "one two"}
 
 
-def pulled(reference: str, cancel: Any) -> Iterator[Progress]:
+def pulled(reference: str, cancel: Any, access: Any) -> Iterator[Progress]:
     yield PULLING_MANIFEST
     yield SUCCESS
 

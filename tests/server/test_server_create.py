@@ -128,7 +128,7 @@ async def test_files_of_the_parent_are_inherited(
 
 
 async def test_a_parent_that_is_not_here_is_pulled(running: Running, add_model: Add) -> None:
-    def pull(reference: str, cancel: Any) -> Any:
+    def pull(reference: str, cancel: Any, access: Any) -> Any:
         yield PULLING_MANIFEST
         if reference != "far:1b":
             raise NotInSourceError(reference)

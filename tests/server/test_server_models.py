@@ -149,7 +149,7 @@ async def test_deleting_a_loaded_model_unloads_it_when_idle(running: Running, ad
         assert (await r.post("/api/generate", {"model": "m", "prompt": "x"})).status_code == 404
 
 
-def scripted_pull(reference: str, cancel: threading.Event) -> Iterator[Progress]:
+def scripted_pull(reference: str, cancel: threading.Event, access: Any) -> Iterator[Progress]:
     yield PULLING_MANIFEST
     if reference == "missing":
         raise NotInSourceError(reference, hint="known models: none")
@@ -190,7 +190,7 @@ async def test_files_of_this_machine_are_for_its_own_clients(running: Running, c
 async def test_a_pull_is_canceled_when_the_daemon_stops(running: Running) -> None:
     ended = threading.Event()
 
-    def endless(reference: str, cancel: threading.Event) -> Iterator[Progress]:
+    def endless(reference: str, cancel: threading.Event, access: Any) -> Iterator[Progress]:
         yield PULLING_MANIFEST
         cancel.wait(20)
         ended.set()
