@@ -1,7 +1,8 @@
 """Converts a LoRA adapter of PEFT into a GGUF like those of llama.cpp; it merges and runs nothing.
 
 A weight W [n_out, n_in] becomes W + alpha / rank B A with A [rank, n_in] and B [n_out, rank]. In the GGUF these are the
-tensors `<name>.lora_a` and `<name>.lora_b`, float32, in the order of the base's own rows.
+tensors `<name>.lora_a` and `<name>.lora_b`, float32, in the order of the base's own rows. An embedding is a matrix that
+rows are taken of: its A is stored as [rank, tokens], and is [tokens, rank] in the GGUF.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from localllm.convert.architectures.llama import Phi3
 from localllm.convert.checkpoint import StoredTensor, read_header
 from localllm.convert.folder import Config, Folder
 from localllm.convert.model import write_gguf
-from localllm.convert.sources import Scaled, Source
+from localllm.convert.sources import Scaled, Source, Transposed
 from localllm.errors import ConvertError
 from localllm.gguf.writer import MetadataValue
 
 WEIGHTS = "adapter_model.safetensors"
-NAME = re.compile(r"(?:base_model\.model\.)?(?P<name>.+)\.lora_(?P<part>[AB])(?:\.\w+)?\.weight")
+NAME = re.compile(
+    r"(?:base_model\.model\.)?(?P<name>.+)\.lora_(?:(?P<part>[AB])(?:\.\w+)?\.weight|embedding_(?P<rows>[AB])(?:\.\w+)?)"
+)
+EMBEDDING = "token_embd.weight"
 # Ways of starting whose adapters go with a base that was changed too.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 
@@ -56,7 +60,7 @@ def convert_adapter(
         for target, rows in model.sources(model.plain_name(f"{name}.weight"), b).items():
             if f"{target}.lora_a" in sources:
                 raise ConvertError(f"{a.path}: tensor {a.name!r}: there is another for {target!r}")
-            sources[f"{target}.lora_a"] = a
+            sources[f"{target}.lora_a"] = Transposed(a) if target == EMBEDDING else a
             sources[f"{target}.lora_b"] = rows if factor == 1.0 else Scaled(rows, factor)
     metadata: dict[str, MetadataValue] = {
         "general.architecture": model.arch,
@@ -140,7 +144,8 @@ def _pairs(folder: Folder) -> dict[str, tuple[StoredTensor, StoredTensor]]:
             )
         if tensor.dtype not in ("F32", "F16", "BF16"):
             raise ConvertError(f"{path}: tensor {name!r} is {tensor.dtype}, expected F32, F16 or BF16")
-        if halves.setdefault(match["name"], {}).setdefault(match["part"], tensor) is not tensor:
+        part = match["part"] or match["rows"]
+        if halves.setdefault(match["name"], {}).setdefault(part, tensor) is not tensor:
             raise ConvertError(f"{path}: tensor {name!r}: the module has another, expected one adapter")
     for name, parts in halves.items():
         if len(parts) < 2:

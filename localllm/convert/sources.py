@@ -1,7 +1,7 @@
 """What a tensor of a GGUF is made of: stored tensors, changed on the way; it does not know which model needs what.
 
 A source has a `shape` (outermost first), the `dtype` of its elements and `pieces`, flat arrays that follow one another.
-No source holds more than PIECE_BYTES, or one attention head, at a time.
+No source of a model holds more than PIECE_BYTES, or one attention head, at a time.
 """
 
 from __future__ import annotations
@@ -82,6 +82,17 @@ class Interleaved:
         for head in range(self.n_head):
             rows = self.stored.rows(head * head_dim, (head + 1) * head_dim).read().reshape(2, head_dim // 2, -1)
             yield np.ascontiguousarray(rows.swapaxes(0, 1)).reshape(-1)
+
+
+class Transposed:
+    """A stored matrix with rows and columns exchanged; it is held whole."""
+
+    def __init__(self, stored: StoredTensor) -> None:
+        self.stored, self.dtype = stored, stored.dtype
+        self.shape: tuple[int, ...] = stored.shape[::-1]
+
+    def pieces(self) -> Iterator[npt.NDArray[Any]]:
+        yield np.ascontiguousarray(self.stored.read().T).reshape(-1)
 
 
 @dataclass(frozen=True)

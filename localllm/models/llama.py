@@ -13,16 +13,20 @@ from localllm.models.tensors import Tensors
 
 
 def build(keys: Keys, t: Tensors, hp: HParams) -> Graph:
-    """RMS pre-norm, attention with interleaved RoPE, SwiGLU; any projection may have a bias."""
+    """RMS pre-norm, attention with interleaved RoPE, SwiGLU; any projection may have a bias.
+
+    Mistral's first models and Phi-3 see a window of positions in all layers; llama.cpp lets them see everything.
+    """
     if hp.n_rot != hp.head_dim:
         raise UnsupportedModelError(f"unsupported rope.dimension_count: {hp.n_rot} with heads of {hp.head_dim}")
     g = Graph()
     embedding = t.matrix("token_embd.weight", hp.n_vocab, hp.n_embd)
     rope = _rope(keys, t, hp)
     scale = keys.number("attention.scale", 0.0) or 1.0 / math.sqrt(hp.head_dim)
+    window = keys.integer("attention.sliding_window", 0)
     x = g.embedding(embedding)
     for layer in range(hp.n_layer):
-        x = _block(g, t, hp, layer, x, rope, scale)
+        x = _block(g, t, hp, layer, x, rope, scale, window)
     x = g.rms_norm(x, t.vector("output_norm.weight", hp.n_embd), hp.rms_eps)
     g.output(t.output(embedding).apply(g, x))
     return g
@@ -41,7 +45,7 @@ def _rope(keys: Keys, t: Tensors, hp: HParams) -> RopeSpec:
     return dataclasses.replace(rope, factors=factors.data)
 
 
-def _block(g: Graph, t: Tensors, hp: HParams, layer: int, x: Value, rope: RopeSpec, scale: float) -> Value:
+def _block(g: Graph, t: Tensors, hp: HParams, layer: int, x: Value, rope: RopeSpec, scale: float, window: int) -> Value:
     blk = f"blk.{layer}"
     n_head, n_head_kv = hp.n_head[layer], hp.n_head_kv[layer]
     wq, wk, wv = t.qkv(blk, hp.n_embd, hp.n_q(layer), hp.n_kv(layer))
@@ -49,7 +53,7 @@ def _block(g: Graph, t: Tensors, hp: HParams, layer: int, x: Value, rope: RopeSp
     q = g.rope(wq.apply(g, h), hp.head_dim, hp.n_rot, "interleaved", rope)
     k = g.rope(wk.apply(g, h), hp.head_dim, hp.n_rot, "interleaved", rope)
     v = wv.apply(g, h)
-    a = g.attention(q, k, v, layer, n_head, n_head_kv, hp.head_dim, scale)
+    a = g.attention(q, k, v, layer, n_head, n_head_kv, hp.head_dim, scale, window)
     if layer == hp.n_layer - 1:
         a, x = g.select_outputs(a), g.select_outputs(x)
     x = g.add(x, t.projection(f"{blk}.attn_output", hp.n_embd, hp.n_q(layer)).apply(g, a))

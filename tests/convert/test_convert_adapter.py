@@ -83,6 +83,19 @@ def qwen(checkpoint: Callable[..., Path]) -> Tensors:
     return load_file(checkpoint("qwen2") / "model.safetensors")
 
 
+def test_embeddings(qwen: Tensors, base: dict[str, Any], tmp_path: Path) -> None:
+    adapter_of(qwen, tmp_path / "a")
+    path = tmp_path / "a" / "adapter_model.safetensors"
+    a, b = np.random.default_rng(0).standard_normal((2, RANK, 300)).astype(np.float32)
+    b = b[:, :64].T.copy()
+    stem = "base_model.model.model.embed_tokens.lora_embedding"
+    save_file({**load_file(path), f"{stem}_A": a, f"{stem}_B": b}, path)
+    convert_adapter(tmp_path / "a", tmp_path / "a.gguf", base=base)
+    found = values(tmp_path / "a.gguf")
+    assert np.array_equal(found["token_embd.weight.lora_a"], a.T)
+    assert np.array_equal(found["token_embd.weight.lora_b"], b)
+
+
 def test_rank_stabilised(qwen: Tensors, base: dict[str, Any], tmp_path: Path) -> None:
     adapter_of(qwen, tmp_path / "a", use_rslora=True)
     convert_adapter(tmp_path / "a", tmp_path / "a.gguf", base=base)

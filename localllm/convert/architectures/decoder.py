@@ -50,17 +50,13 @@ class Decoder(Architecture):
         return int(self.head_dim * self.text.number("partial_rotary_factor", default=1.0, low=1e-3, high=1.0))
 
     @property
-    def n_ctx(self) -> int:
-        return self.size("n_ctx")
-
-    @property
     def rope(self) -> Rope:
         return read_rope(self.text, self.n_rot, self.ropes, self.freq_base)
 
     def metadata(self) -> dict[str, MetadataValue]:
         self.expect(self.activation_key, *self.activations, default=self.activations[0])
         return {
-            "context_length": self.n_ctx,
+            "context_length": self.size("n_ctx"),
             "embedding_length": self.size("n_embd"),
             "block_count": self.n_layer,
             "feed_forward_length": self.size("n_ff"),

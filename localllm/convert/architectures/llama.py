@@ -22,15 +22,10 @@ class Llama(Decoder):
     )
     ropes: tuple[str, ...] = ("linear", "yarn", "llama3")
 
-    @property
-    def n_ctx(self) -> int:
-        """Mistral's first models see a window of positions, the engine sees all: they are one up to its length."""
-        window = self.text.integer("sliding_window", default=0)
-        return min(window or self.size("n_ctx"), self.size("n_ctx"))
-
     def metadata(self) -> dict[str, MetadataValue]:
         self.expect("partial_rotary_factor", 1, 1.0, default=1)
-        return super().metadata()
+        window = self.text.integer("sliding_window", default=0)
+        return {**super().metadata(), **({"attention.sliding_window": window} if window else {})}
 
     def sources(self, name: str, stored: StoredTensor) -> dict[str, Source]:
         target = self.gguf_name(name)
