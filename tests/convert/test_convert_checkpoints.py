@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -246,3 +249,36 @@ class TestModels:
         with pytest.raises(FileExistsError):
             convert_model(checkpoint("llama"), tmp_path / "out.gguf")
         assert (tmp_path / "out.gguf").read_bytes() == b"mine"
+
+
+ODD: tuple[Any, ...] = (None, -1, 0, 2, 3.5, "x", "", [], {}, True, False, 1e300, [1], ["a"], {"a": 1}, 2**40, [None])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all values inside of a JSON value; of long lists and objects the first ones."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in itertools.islice(items, 40 if isinstance(value, dict) else 6):
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+@pytest.mark.parametrize("name", ["llama-3", "gemma3", "bert", "qwen3-ranker", "gemma-embedding"])
+def test_odd_values_in_any_file_raise_nothing_else(name: str, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    folder = checkpoint(name)
+    rng = random.Random(name)
+    files = sorted(folder.rglob("*.json"))
+    for _ in range(40):
+        path = rng.choice(files)
+        text = path.read_text()
+        values = json.loads(text)
+        *way, last = rng.choice(list(places(values)))
+        inner = values
+        for key in way:
+            inner = inner[key]
+        inner[last] = rng.choice(ODD)
+        path.write_text(json.dumps(values))
+        with contextlib.suppress(ConvertError):
+            convert_model(folder, tmp_path / "out.gguf")
+            (tmp_path / "out.gguf").unlink()
+        assert not (tmp_path / "out.gguf").exists()
+        path.write_text(text)
