@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ pytestmark = [
 # Gemma's `ffn_down` and `attn_output` have rows of whole blocks of 256; SmolLM2's have not, and fall back.
 WITHOUT_IMATRIX = [name for name, preset in PRESETS.items() if not preset.needs_imatrix and preset.base.block_size > 1]
 CASES = [("gemma3:270m", name) for name in WITHOUT_IMATRIX] + [("smollm2:135m", n) for n in ("Q4_0", "Q5_1", "Q4_K_M")]
-N_TOKENS = 500
+N_TOKENS = 200
 MOST = 1.02
 
 
@@ -105,6 +106,30 @@ def run(program: str, *arguments: str) -> None:
     """Run one of llama.cpp's programs. Its output is shown where it fails."""
     done = subprocess.run([str(Path(LLAMA_CPP or "") / program), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights in rows of whole blocks of 256, so that every type is used as it is; it has a vocabulary."""
+    folder, script = tmp_path_factory.mktemp("random"), Path(__file__).parents[2] / "scripts" / "make-bench-model"
+    sizes = {"layers": 4, "embd": 256, "ff": 512, "heads": 4, "heads-kv": 2, "vocab": 512}
+    options = [f"--{key}={value}" for key, value in sizes.items()]
+    subprocess.run([sys.executable, str(script), str(folder), "--name=random", *options], check=True)
+    return folder / "random-F16.gguf"
+
+
+@pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if not preset.needs_imatrix])
+def test_every_preset_gives_llamacpps_file_and_runs_in_it(preset: str, random_model: Path, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
+    quantize([random_model], ours, PRESETS[preset])
+    run("llama-quantize", str(random_model), str(theirs), preset)
+    with open_gguf(ours) as a, open_gguf(theirs) as b:
+        made, want = ({t.name: (t.type, t.data.tobytes()) for t in gguf.tensors.values()} for gguf in (a, b))
+        assert {key: a.metadata[key] for key in ("general.file_type", "general.quantization_version")} == {
+            key: b.metadata[key] for key in ("general.file_type", "general.quantization_version")
+        }
+    assert made == want
+    run("llama-bench", "-m", str(ours), "-p", "16", "-n", "4", "-r", "1")
 
 
 @pytest.mark.parametrize(("model", "preset"), CASES)
