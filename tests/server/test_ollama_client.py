@@ -108,6 +108,24 @@ def test_create_and_pull(client: ollama.Client, tiny_models: ModuleType, tmp_pat
     assert len(client.list().models) == 4
 
 
+def test_create_of_files(client: ollama.Client, tiny_models: ModuleType, tmp_path: Path) -> None:
+    path, lora = tmp_path / "tiny.gguf", tmp_path / "lora.gguf"
+    tiny_models.random_model(path)
+    keys = [("general.type", tiny_models.STRING, "adapter"), ("general.architecture", tiny_models.STRING, "llama")]
+    tiny_models.write_gguf(lora, keys, [])
+    digest, adapter = client.create_blob(path), client.create_blob(lora)
+    assert client.create_blob(path) == digest
+    assert client.create("f", files={"tiny.gguf": digest}, adapters={"lora.gguf": adapter}).status == "success"
+    shown = client.show("f")
+    assert "ADAPTER" in (shown.modelfile or "") and shown.details and shown.details.family == "llama"
+    parts = list(client.create("q", from_="f", quantize="F16", stream=True))
+    assert "quantizing F32 model to F16" in [part.status for part in parts] and parts[-1].status == "success"
+    details = client.show("q").details
+    assert details and (details.quantization_level, details.parent_model) == ("F16", "")
+    with pytest.raises(ollama.ResponseError, match="supplied file was not in GGUF format"):
+        client.create("x", files={"a.gguf": client.create_blob(Path(__file__))})
+
+
 def test_embed(client: ollama.Client) -> None:
     found = client.embed("m", ["ab", "c"])
     assert found.model == "m" and len(found.embeddings) == 2 and all(len(vector) > 1 for vector in found.embeddings)

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from localllm.modelfile import parse, read
 from localllm.server import lookup, making
 from registry.errors import NotInSourceError
 from registry.names import parse_name
@@ -461,6 +462,56 @@ async def test_a_known_template_of_the_gguf_gives_its_parameters(running: Any, a
 
 
 # ---- what show prints can be created again
+
+
+NASTY = [
+    "plain",
+    " blanks ",
+    '"',
+    '""',
+    '"""',
+    'a"""\nb',
+    '"quoted"',
+    'He said "go", then\n  left.  ',
+    "\r\n",
+    "one\u200dtwo\u00a0three\f",
+    "# no comment\nFROM x",
+    "\\",
+    "'",
+    "\ttab",
+    "\u2028",
+    "\ud800".encode("utf-8", "replace").decode(),
+]
+
+
+@pytest.mark.parametrize("text", NASTY)
+async def test_what_show_prints_is_created_again(running: Running, add_model: Add, text: str) -> None:
+    params = {"stop": [text, "x"], "temperature": 0.25, "top_k": 3, "ignore_eos": True, "logit_bias": {"1": False}}
+    call = {"id": "", "function": {"index": 0, "name": text, "arguments": {}}}
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "ok", "tool_calls": [call]}]
+    add_model("m-1", template=text, system=text, licenses=[text, text], params=params, messages=messages)
+    async with running() as r:
+        first = (await r.post("/api/show", {"model": "m-1"})).json()
+        made = read(parse(first["modelfile"]))
+        body = {
+            "model": "m-2",
+            "from": "m-1",
+            "template": made.template,
+            "system": made.system,
+            "stream": False,
+            "license": made.licenses,
+            "parameters": made.parameters,
+            "messages": made.messages,
+        }
+        (path,) = made.sources
+        body["files"] = {"m.gguf": f"sha256:{path[-64:]}"}
+        del body["from"]
+        assert (await r.post("/api/create", body)).json() == {"status": "success"}
+        second = (await r.post("/api/show", {"model": "m-2"})).json()
+    for key in ("template", "system", "license", "parameters", "messages"):
+        assert second[key] == first[key], key
+    assert second["modelfile"].replace("m-2", "m-1") == first["modelfile"]
+    assert made.parameters == params and made.messages == messages and made.licenses == [text, text]
 
 
 async def test_the_modelfile_of_a_foreign_model_says_what_it_cannot(running: Running, add_model: Add) -> None:
