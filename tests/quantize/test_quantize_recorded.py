@@ -19,13 +19,18 @@ from localllm.quantize import PRESETS, quantize
 RECORDED: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parents[1] / "fixtures" / "quantize" / "llama_quantize.json").read_text()
 )
+# Together these make every type and read both forms of importance.
+QUICK = ("Q4_0", "Q4_1", "Q5_0 dat", "Q5_1", "Q3_K_M", "Q4_K_M gguf", "IQ4_XS", "IQ4_NL", "MXFP4_MOE", "TQ1_0", "TQ2_0")
+QUICK += ("Q2_K", "BF16", "F32")
 
 
 def test_every_preset_is_recorded() -> None:
     assert {name.split()[0] for name in RECORDED} == set(PRESETS)
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RECORDED]
+)
 def test_files_are_llamacpps(name: str, f16_model: Path, small_imatrix: Callable[..., Path], tmp_path: Path) -> None:
     preset, _, weighted = name.partition(" ")
     imatrix = small_imatrix(tmp_path / "m.dat") if weighted else None
