@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from localllm.convert import ConvertError, convert_adapter, convert_model
+from localllm.engine import Engine, Entry
 from localllm.gguf import open_gguf
 from localllm.gguf.header import read_metadata
 
@@ -69,6 +70,33 @@ def test_base_and_adapter_are_the_merged_model(
     assert (metadata["general.type"], metadata["adapter.type"]) == ("adapter", "lora")
     assert metadata["general.architecture"] == base["general.architecture"]
     assert metadata["adapter.lora.alpha"] == ALPHA
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+def test_base_and_adapter_answer_as_the_merged_model(
+    name: str, checkpoint: Callable[..., Path], hf_models: ModuleType, tmp_path: Path
+) -> None:
+    """The adapter applied at run time, to the weights of the base."""
+    folder = checkpoint(name)
+    tensors = load_file(folder / "model.safetensors")
+    deltas = adapter_of(tensors, tmp_path / "adapter", lora_alpha=0.1)
+    convert_model(folder, tmp_path / "base.gguf", dtype="F32")
+    merged = {key: tensor + 0.1 / RANK * deltas[key] if key in deltas else tensor for key, tensor in tensors.items()}
+    hf_models.write_safetensors(folder / "model.safetensors", merged)
+    convert_model(folder, tmp_path / "merged.gguf", dtype="F32")
+    convert_adapter(tmp_path / "adapter", tmp_path / "adapter.gguf", base=read_metadata(tmp_path / "base.gguf"))
+
+    def logits(file: str, adapter: Path | None = None) -> np.ndarray:
+        with open_gguf(tmp_path / file) as gguf:
+            engine = Engine.load(gguf, n_ctx=32, n_slots=1, backend="numpy", kv_cache_type="f32")
+            adapters = ((engine.load_adapter(adapter)[0], 1.0),) if adapter else ()
+            (rows,) = engine.step([Entry(engine.open_sequence(), list(range(20, 40)), "all", adapters)])
+            assert rows is not None
+            return rows.copy()
+
+    base, wanted = logits("base.gguf"), logits("merged.gguf")
+    np.testing.assert_allclose(logits("base.gguf", tmp_path / "adapter.gguf"), wanted, atol=1e-3)
+    assert np.abs(wanted - base).max() > 0.05
 
 
 @pytest.fixture
