@@ -147,6 +147,10 @@ class Client:
         """Progress objects of a download: `status`, and for layers `digest`, `total`, `completed`."""
         return self._stream("/api/pull", {"model": model, "insecure": insecure, "stream": True})
 
+    def push(self, model: str, *, insecure: bool = False) -> Iterator[dict[str, Any]]:
+        """Progress objects of an upload to the registry of `model`, like those of `pull`."""
+        return self._stream("/api/push", {"model": model, "insecure": insecure, "stream": True})
+
     @property
     def shares_files(self) -> bool:
         """Whether the server may take files by their names: it is localllm, and as far as one can tell here."""

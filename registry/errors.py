@@ -9,6 +9,7 @@
     ├── NoSpaceError             the disk is full, or would be
     ├── StoreNotWritableError    the store's folder may not be written, or cannot be locked
     ├── PullCanceledError        the caller gave up
+    ├── PushDeniedError          a registry does not let this user write there
     ├── CatalogError             the catalog file is not valid
     └── SourceError              a source cannot give what was asked for
         ├── NotInSourceError        it answered, and does not have the model
@@ -113,6 +114,19 @@ class PullCanceledError(RegistryError):
 
     def __init__(self) -> None:
         super().__init__("request canceled")
+
+
+class PushDeniedError(RegistryError):
+    """`repository` is not this user's to write to; `detail` is what its registry said, if it was asked."""
+
+    def __init__(self, repository: str, detail: str = "", *, hint: str | None = None) -> None:
+        super().__init__(
+            "you are not authorized to push to this namespace, create the model under a namespace you own"
+            + (f": {detail}" if detail else ""),
+            hint=hint,
+        )
+        self.repository = repository
+        self.detail = detail
 
 
 class CatalogError(RegistryError):

@@ -18,6 +18,7 @@ from registry.digests import parse_digest
 from registry.errors import BrokenModelError, InvalidDigestError
 
 MANIFEST_MEDIA_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+OCI_MANIFEST_MEDIA_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_MEDIA_TYPE = "application/vnd.docker.container.image.v1+json"
 LAYER_MEDIA_TYPE_PREFIX = "application/vnd.ollama.image."
 
@@ -62,6 +63,14 @@ class Manifest:
     def digest(self) -> str:
         """The digest of the model: 64 hexadecimal digits, no prefix."""
         return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def media_type(self) -> str:
+        """What the manifest says of itself; OCI's may leave it out, and then its config tells."""
+        stated = json.loads(self.raw).get("mediaType")
+        if isinstance(stated, str) and stated:
+            return stated
+        return OCI_MANIFEST_MEDIA_TYPE if ".oci." in self.config.media_type else MANIFEST_MEDIA_TYPE
 
     @property
     def size(self) -> int:

@@ -32,12 +32,20 @@ PULLING_MANIFEST = Progress("pulling manifest")
 VERIFYING = Progress("verifying sha256 digest")
 WRITING_MANIFEST = Progress("writing manifest")
 REMOVING_UNUSED = Progress("removing unused layers")
+RETRIEVING_MANIFEST = Progress("retrieving manifest")
+NO_MANIFEST = Progress("couldn't retrieve manifest")
+PUSHING_MANIFEST = Progress("pushing manifest")
 SUCCESS = Progress("success")
 
 
 def pulling(digest: str, total: int, completed: int) -> Progress:
     """The event of one blob on its way."""
     return Progress(f"pulling {short_digest(digest)}", digest, total, completed)
+
+
+def pushing(digest: str, total: int, completed: int) -> Progress:
+    """The event of one blob on its way to a registry."""
+    return Progress(f"pushing {short_digest(digest)}", digest, total, completed)
 
 
 class Pace:

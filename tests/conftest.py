@@ -62,6 +62,12 @@ def lora_files() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def upload_double(registry_double: ModuleType) -> ModuleType:
+    """`UploadDouble`, a registry that takes uploads (tests/fixtures/upload_double.py)."""
+    return _load("upload_double")
+
+
+@pytest.fixture(scope="session")
 def real_model() -> Callable[[str], Path]:
     """real_model("smollm2:135m"): the GGUF of a model of the catalog, pulled once and kept in the user's cache folder.
 

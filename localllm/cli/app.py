@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("localllm.cli.run", "Run a model: answer a prompt, or chat"),
     "create": ("localllm.cli.create", "Make a model from a Modelfile"),
     "pull": ("localllm.cli.pull", "Download a model"),
+    "push": ("localllm.cli.push", "Upload a model to the registry of its name"),
     "list": ("localllm.cli.list", "List the models on this machine"),
     "ps": ("localllm.cli.ps", "List the models in memory"),
     "show": ("localllm.cli.show", "Show what is known of a model"),

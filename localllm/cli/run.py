@@ -115,7 +115,7 @@ def _print_embedding(client: Client, session: Session, text: str, truncate: bool
     body = {"model": session.model, "input": text, "dimensions": dimensions, "keep_alive": session.keep_alive}
     if truncate is not None:
         body["truncate"] = truncate
-    print(json.dumps(client.embed(body)["embeddings"][0]))
+    print(json.dumps(client.embed(body)["embeddings"][0], separators=(",", ":")))
 
 
 def _whole_prompt(arguments: list[str]) -> str:

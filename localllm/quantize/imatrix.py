@@ -10,6 +10,7 @@ each column, and `NAME.counts` f32 [n_matrices], of how many. The older form, al
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ class ImportanceMatrix:
         found = self.weights.get(tensor.name)
         if found is None:
             return None
-        n_columns, n_matrices = tensor.shape[0], tensor.shape[2] if len(tensor.shape) > 2 else 1
+        n_columns, n_matrices = tensor.shape[0], math.prod(tensor.shape[2:])
         if found.size == n_columns * n_matrices:
             return found.reshape(n_matrices, n_columns)
         if tensor.name in _EMBEDDINGS:

@@ -7,10 +7,9 @@ import logging
 import os
 import signal
 import sys
-import threading
 from typing import BinaryIO
 
-from localllm.tracebacks import PlacesOnly
+from localllm.tracebacks import PlacesOnly, log_unhandled
 
 
 def main() -> None:
@@ -35,12 +34,7 @@ def start_log() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlacesOnly("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    threading.excepthook = _log_thread
-
-
-def _log_thread(args: threading.ExceptHookArgs) -> None:
-    error = (args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
-    logging.getLogger(__name__).critical("thread %s ended", args.thread and args.thread.name, exc_info=error)
+    log_unhandled(logging.getLogger(__name__))
 
 
 def _private_stdout() -> BinaryIO:

@@ -4,6 +4,7 @@ Field names match without regard to case, null is an absent value, unknown names
 type is refused in Go's words (`json: cannot unmarshal number into Go struct field X.prompt of type string`).
 """
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 _MAX_LOGGED_NAMES = 1000
+_LARGE_BODY_BYTES = 1_000_000
 _logged_names: set[tuple[str, str]] = set()
 
 
@@ -234,7 +236,13 @@ async def read(request: Request, struct: Struct) -> dict[str, Any]:
     Raises: BindError, BodyTooLargeError, BodyTooSlowError, ContentEncodingError, GoJSONError.
     """
     refuse_encoded(request)
-    value = go_json.parse(await request.body())
+    body = await request.body()
+    # A large body takes a second and more, in which the daemon has others to answer.
+    return await asyncio.to_thread(_bind, body, struct) if len(body) > _LARGE_BODY_BYTES else _bind(body, struct)
+
+
+def _bind(body: bytes, struct: Struct) -> dict[str, Any]:
+    value = go_json.parse(body)
     place = Place(struct.go_name.rpartition(".")[2])
     return struct.bind({} if value is None else value, place)
 

@@ -25,6 +25,7 @@ from registry.errors import (
     InvalidNameError,
     ModelNotFoundError,
     PullCanceledError,
+    PushDeniedError,
     RegistryError,
 )
 
@@ -60,6 +61,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidDigestError, 400),
     (ModelNotFoundError, 404),
     (BrokenModelError, 404),
+    (PushDeniedError, 403),
     (PullCanceledError, 499),
     (RequestCanceledError, 499),
     (ClientDisconnect, 499),

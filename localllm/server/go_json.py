@@ -67,7 +67,18 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(parse_int=_parse_int, parse_constant=_refuse_constant)
+def _parse_float(digits: str) -> float:
+    return float(digits)
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+# The decoder lets other threads run only where it calls Python: so it does at every number and object.
+_DECODER = json.JSONDecoder(
+    object_hook=_same, parse_float=_parse_float, parse_int=_parse_int, parse_constant=_refuse_constant
+)
 
 
 def _is_too_deep(value: Any) -> bool:

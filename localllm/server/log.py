@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 
-from localllm.tracebacks import PlacesOnly
+from localllm.tracebacks import PlacesOnly, log_unhandled
 
 QUIET = ("asyncio", "httpx", "httpcore", "uvicorn.error", "multipart", "python_multipart")
 """Libraries that would log each event of the loop, or say again what is said here."""
@@ -26,6 +26,7 @@ def start_log(debug: bool) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").addFilter(without_query)
     logging.getLogger("asyncio").addFilter(without_values)
+    log_unhandled(logging.getLogger(__name__))
 
 
 def without_query(record: logging.LogRecord) -> bool:

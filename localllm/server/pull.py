@@ -7,7 +7,7 @@ ends, what has come is kept for an hour.
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from localllm.server.errors import APIError
 from localllm.server.shapes import PROGRESS
 from localllm.server.streaming import Records, RecordsResponse
 from registry.create import ModelFacts
-from registry.progress import Cancellation
+from registry.progress import Cancellation, Progress
 from registry.remote import Access, Credentials, key_path
 
 PULL_REQUEST = Struct(
@@ -67,9 +67,16 @@ def refuse_foreign(request: Request, reference: str) -> None:
         )
 
 
-async def events(daemon: Daemon, reference: str, given: Access | None = None) -> Records:
+def events(daemon: Daemon, reference: str, given: Access | None = None) -> Records:
     """The events of a pull; closing them cancels it."""
-    given = given or Access(key=key_path(daemon.settings.state_dir))
+    access = given or Access(key=key_path(daemon.settings.state_dir))
+    return told_by_a_thread(daemon, f"pull {reference}", lambda cancel: daemon.pull(reference, cancel, access))
+
+
+async def told_by_a_thread(
+    daemon: Daemon, label: str, work: Callable[[threading.Event], Iterator[Progress]]
+) -> Records:
+    """The events of blocking work, which has a thread of its own; closing them, or the daemon's end, cancels it."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
     cancel = Cancellation()
@@ -79,15 +86,15 @@ async def events(daemon: Daemon, reference: str, given: Access | None = None) ->
         if not loop.is_closed():
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    def work() -> None:
+    def run() -> None:
         try:
-            for progress in daemon.pull(reference, cancel, given):
+            for progress in work(cancel):
                 hand_over(progress.to_json())
         except Exception as error:
             hand_over(error)
         hand_over(None)
 
-    thread = threading.Thread(target=work, name=f"pull {reference}", daemon=True)
+    thread = threading.Thread(target=run, name=label, daemon=True)
     with daemon.pulling(cancel):
         thread.start()
         try:

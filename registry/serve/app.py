@@ -11,7 +11,6 @@ HEAD works everywhere; what would write is refused with 405. Errors are the prot
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
@@ -25,7 +24,7 @@ from starlette.routing import Route
 
 from registry.digests import parse_digest
 from registry.errors import InvalidDigestError
-from registry.manifest import MANIFEST_MEDIA_TYPE, Manifest
+from registry.manifest import Manifest
 from registry.serve.blobs import BlobResponse, UnsatisfiableRangeError, requested_part
 from registry.serve.offers import blob_of, manifest_of, names_of, repositories
 from registry.serve.tokens import TokenMiddleware
@@ -33,7 +32,6 @@ from registry.store import Store
 
 logger = logging.getLogger(__name__)
 
-OCI_MANIFEST_MEDIA_TYPE = "application/vnd.oci.image.manifest.v1+json"
 API_VERSION = {"docker-distribution-api-version": "registry/2.0"}
 # A blob of a digest never changes.
 _FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
@@ -91,7 +89,7 @@ async def _manifest(request: Request) -> Response:
     manifest = await run_in_threadpool(_find_manifest, _store(request), path, reference)
     if request.method == "GET":
         logger.info("%s reads %s:%s", request.client.host if request.client else "a client", path, reference)
-    headers = _headers(f"sha256:{manifest.digest}", _media_type(manifest), {})
+    headers = _headers(f"sha256:{manifest.digest}", manifest.media_type, {})
     if _has_it(request, headers):
         return Response(status_code=304, headers=headers)
     return Response(manifest.raw, headers=headers)
@@ -138,14 +136,6 @@ def _digest(text: str) -> str:
         return parse_digest(text)
     except InvalidDigestError as error:
         raise RegistryProtocolError(400, "DIGEST_INVALID", str(error), {"digest": text}) from None
-
-
-def _media_type(manifest: Manifest) -> str:
-    """What the manifest says of itself; OCI's may leave it out, and then says it in its config."""
-    stated = json.loads(manifest.raw).get("mediaType")
-    if isinstance(stated, str) and stated:
-        return stated
-    return OCI_MANIFEST_MEDIA_TYPE if "oci" in manifest.config.media_type else MANIFEST_MEDIA_TYPE
 
 
 def _headers(digest: str, media_type: str, more: dict[str, str]) -> dict[str, str]:

@@ -206,7 +206,7 @@ def test_an_embedding_model_prints_its_vector(daemon: Any, cli: Cli, text: str) 
     if not text:
         assert result.err.startswith("Error: embedding models require input text. Usage: localllm run m ")
         return
-    assert result.out == "[0.5, -0.25]\n"
+    assert result.out == "[0.5,-0.25]\n"
     sent = daemon.bodies("/api/embed")[0]
     assert (sent["input"], sent["dimensions"], sent["truncate"]) == ("some text", 2, True)
 

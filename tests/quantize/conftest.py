@@ -89,6 +89,22 @@ def write_imatrix(path: Path, *, skip: str = " ") -> Path:
     return path
 
 
+def write_gguf_imatrix(path: Path) -> Path:
+    """Sums and counts as GGUF: the importance times odd counts, and of each stack one matrix that was never used."""
+    arrays = {}
+    for name in (name for name, shape in SHAPES.items() if len(shape) > 1):
+        counts = np.array([[3 + 2 * i] for i in range(len(importance(name)))], np.float32)
+        counts[1:2] = 0
+        arrays |= {f"{name}.in_sum2": importance(name) * counts, f"{name}.counts": counts}
+    keys: dict[str, Any] = {"general.type": "imatrix", "imatrix.datasets": ["text", "more"]}
+    keys |= {"imatrix.chunk_count": 42, "imatrix.chunk_size": 512}
+    with Writer(path, keys, [TensorPlan(name, x.shape, GGMLType.F32) for name, x in arrays.items()]) as writer:
+        for x in arrays.values():
+            writer.write(x)
+        writer.finish()
+    return path
+
+
 def as_bytes(values: np.ndarray, kind: GGMLType) -> np.ndarray:
     """The bytes of a tensor of floats of any of the three types."""
     if kind is GGMLType.BF16:
@@ -132,6 +148,12 @@ def small_importance() -> Callable[[str], np.ndarray]:
 def small_imatrix() -> Callable[..., Path]:
     """write_imatrix"""
     return write_imatrix
+
+
+@pytest.fixture(scope="session")
+def small_gguf_imatrix() -> Callable[[Path], Path]:
+    """write_gguf_imatrix"""
+    return write_gguf_imatrix
 
 
 @pytest.fixture(scope="session")

@@ -31,9 +31,15 @@ def test_every_preset_is_recorded() -> None:
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RECORDED]
 )
-def test_files_are_llamacpps(name: str, f16_model: Path, small_imatrix: Callable[..., Path], tmp_path: Path) -> None:
-    preset, _, weighted = name.partition(" ")
-    imatrix = small_imatrix(tmp_path / "m.dat") if weighted else None
+def test_files_are_llamacpps(
+    name: str,
+    f16_model: Path,
+    small_imatrix: Callable[..., Path],
+    small_gguf_imatrix: Callable[[Path], Path],
+    tmp_path: Path,
+) -> None:
+    preset, _, form = name.partition(" ")
+    imatrix = {"dat": small_imatrix, "gguf": small_gguf_imatrix}[form](tmp_path / "imatrix") if form else None
     quantize([f16_model], tmp_path / "q.gguf", PRESETS[preset], imatrix=imatrix)
     with open_gguf(tmp_path / "q.gguf") as made:
         got = {

@@ -1,8 +1,13 @@
 """/api/embed, /api/embeddings and the helper of other dialects: shapes, order, what the runner is asked, errors."""
 
 import base64
+import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +21,7 @@ pytestmark = pytest.mark.anyio
 Running = Callable[..., Any]
 Add = Callable[..., None]
 
+ROOT = Path(__file__).parents[2]
 TENTH = 0.100000001
 
 
@@ -141,3 +147,19 @@ async def test_rerank_refusals(running: Running, add_model: Add, change: dict[st
         assert response.status_code == 400 and text in response.json()["error"]["message"]
         response = await r.post("/api/rerank", {"model": "m", "query": "q", "documents": ["a"], **change})
         assert response.status_code == 400 and text in response.json()["error"]
+
+
+def test_the_command_prints_a_vector(start_live: Callable[..., Any], add_model: Add, tmp_path: Path) -> None:
+    add_model("e", kind="bert")
+    env = {**os.environ, "LOCALLLM_HOST": start_live().url.removeprefix("http://"), "LOCALLLM_STATE_DIR": str(tmp_path)}
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "localllm", "run", "e", *arguments]
+        return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, input="")
+
+    assert json.loads(run("ab", "--dimensions", "7").stdout) == [2, 0, 7, 1, TENTH]
+    without_text = run()
+    assert without_text.returncode == 1
+    assert without_text.stderr.startswith(
+        'Error: embedding models require input text. Usage: localllm run e "your text'
+    )

@@ -1,13 +1,17 @@
 """JSON bodies read as Go reads them: error texts, tolerance, and agreement with Python's own decoder."""
 
 import json
+import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localllm.server import go_json
 from localllm.server.binding import Bool, Int, List, Place, String, Struct
 from localllm.server.go_json import GoJSONError, parse
 
@@ -130,3 +134,32 @@ def test_a_large_body_that_is_no_json_is_told_soon(body: bytes, text: str | None
             parse(body)
         assert str(caught.value).startswith(text)
     assert time.process_time() - started_s < 0.5
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("n_characters", "is_elsewhere"), [(10, False), (1_100_000, True)])
+async def test_large_bodies_are_read_beside_the_loop(
+    running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, n_characters: int, is_elsewhere: bool
+) -> None:
+    threads = []
+
+    def noting(body: bytes) -> Any:
+        threads.append(threading.current_thread())
+        return parse(body)
+
+    monkeypatch.setattr(go_json, "parse", noting)
+    async with running() as r:
+        answer = await r.post("/api/generate", {"model": "nope", "prompt": "x" * n_characters})
+    assert answer.status_code == 404
+    assert [thread is not threading.main_thread() for thread in threads] == [is_elsewhere]
+
+
+@pytest.mark.parametrize("element", [b"1.5", b"1", b'{"a": "b"}'])
+def test_other_threads_get_their_turn_while_a_body_is_read(element: bytes) -> None:
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        parse(b"[" + b",".join([element] * 1000) + b"]")
+    finally:
+        sys.setprofile(None)
+    assert calls.count("call") >= 1000
