@@ -241,6 +241,7 @@ def test_load_and_save(daemon: Any, terminal: Start) -> None:
     screen = chat(terminal)
     say(screen, daemon, "hi")
     command(screen, "/set parameter seed 7", "Set parameter 'seed' to '7'")
+    command(screen, "/set parameter stop aa bb", "Set parameter 'stop' to 'aa, bb'")
     command(screen, "/set system Be brief.", "Set system message.")
     command(screen, "/load lost", "Couldn't find model 'lost'")
     command(screen, "/save mine", "Created new model 'mine'")
@@ -249,14 +250,14 @@ def test_load_and_save(daemon: Any, terminal: Start) -> None:
             "model": "mine",
             "from": "m",
             "system": "Be brief.",
-            "parameters": {"seed": 7},
+            "parameters": {"seed": 7, "stop": ["aa", "bb"]},
             "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}],
         }
     ]
     command(screen, "/load other", "Loading model 'other'")
     say(screen, daemon, "there")
     body = daemon.bodies("/api/chat")[-1]
-    assert (body["model"], body["options"]) == ("other", {"seed": 7})
+    assert (body["model"], body["options"]) == ("other", {"seed": 7, "stop": ["aa", "bb"]})
     assert [message["content"] for message in body["messages"]] == ["there"]
     daemon.replies["/api/create"] = 404, b"404 page not found"
     command(screen, "/save mine", "Couldn't save model: the server does not offer POST /api/create")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -167,6 +168,44 @@ def test_a_quantized_model_answers(server: Any, create: Any, tiny_models: Module
     error = server.refused("/api/create", {"model": "x", "from": "small", "quantize": "Q4_0"}, 400)
     assert error == "quantization is only supported for F16, BF16 and F32 models"
     server.post("/api/generate", {"model": "small", "keep_alive": 0})
+
+
+def test_a_folder_of_safetensors_and_an_adapter_for_it(server: Any, create: Any, tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    models, tokenizers = (_fixture(name) for name in ("hf_models", "hf_tokenizers"))
+    folder = models.make("llama", tmp_path / "hf", "F32")
+    config = json.loads((folder / "config.json").read_text())
+    tokenizers.write(models.models()["llama"]["tokenizer"], config["vocab_size"], folder)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    n_out, n_in = weights[name].shape
+    (tmp_path / "lora").mkdir()
+    stem = f"base_model.model.{name.removesuffix('.weight')}"
+    lora = {f"{stem}.lora_A.weight": np.ones((2, n_in), "f4"), f"{stem}.lora_B.weight": np.ones((n_out, 2), "f4")}
+    save_file(lora, tmp_path / "lora/adapter_model.safetensors")
+    (tmp_path / "lora/adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 2}')
+
+    create("hf-base", "FROM ./hf\n", "-q", "f16")
+    create("hf-lora", "FROM hf-base\nADAPTER ./lora\n")
+    answer = shown(server, "hf-lora")
+    assert answer["details"]["quantization_level"] == "F16" and answer["details"]["parent_model"] == "hf-base:latest"
+    assert "\nADAPTER " in answer["modelfile"]
+    body = {"prompt": "a", "raw": True, "options": {"temperature": 0, "num_predict": 4}}
+    plain, adapted = (server.post("/api/generate", {"model": model, **body}) for model in ("hf-base", "hf-lora"))
+    assert plain["eval_count"] > 0 and adapted["eval_count"] > 0
+    for model in ("hf-base", "hf-lora"):
+        server.post("/api/generate", {"model": model, "keep_alive": 0})
+
+
+def _fixture(stem: str) -> Any:
+    path = Path(__file__).parents[1] / f"fixtures/{stem}.py"
+    spec = importlib.util.spec_from_file_location(f"localllm_test_{stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_a_store_made_by_hand(start_server: Any, gguf: Any, tmp_path: Path) -> None:

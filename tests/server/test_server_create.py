@@ -99,6 +99,14 @@ async def test_a_model_with_another_system_text_and_parameters(running: Running,
         assert parent["system"] == "old"
 
 
+async def test_every_stop_has_a_line_of_its_own(running: Running, add_model: Add) -> None:
+    add_model("parent")
+    async with running() as r:
+        await r.lines("/api/create", {"model": "two", "from": "parent", "parameters": {"stop": ["aa", "bb"]}})
+        lines = (await r.post("/api/show", {"model": "two"})).json()["modelfile"].splitlines()
+        assert [line for line in lines if line.startswith("PARAMETER")] == ["PARAMETER stop aa", "PARAMETER stop bb"]
+
+
 async def test_what_is_not_said_is_the_parents(running: Running, add_model: Add) -> None:
     add_model("parent", system="old", params={"top_k": 3}, template="{{ .Prompt }}", config={"renderer": "r"})
     async with running() as r:
