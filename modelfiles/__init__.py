@@ -1,4 +1,4 @@
-"""Well-known models: the catalog's data and the name of the default one; it knows nothing of how they are pulled."""
+"""Well-known models: the catalog, Modelfiles of families, the default's name; it knows nothing of how they are pulled."""
 
 import sys
 from importlib.resources import files
@@ -15,3 +15,22 @@ DEFAULT_MODEL = "smollm2:135m"
 def read_catalog() -> dict[str, dict[str, Any]]:
     """The parsed `catalog.toml`, as `registry.Catalog` takes it."""
     return tomllib.loads(files(__name__).joinpath("catalog.toml").read_text(encoding="utf-8"))
+
+
+def family_modelfile(name: str) -> bytes | None:
+    """The Modelfile of a family (`llama3.1`), None where there is none: its model, its stops, its authors' parameters.
+
+    It has no template: the model brings its own, which knows its tools and its thinking.
+    """
+    return _families().get(name.lower())
+
+
+def families() -> list[str]:
+    """The families that have a Modelfile, in order."""
+    return sorted(_families())
+
+
+def _families() -> dict[str, bytes]:
+    suffix = ".modelfile"
+    found = (file for file in files(__name__).iterdir() if file.name.endswith(suffix))
+    return {file.name.removesuffix(suffix): file.read_bytes() for file in found}

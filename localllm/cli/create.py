@@ -16,6 +16,7 @@ from localllm.client import Client
 from localllm.errors import ModelfileError
 from localllm.modelfile import Modelfile, decode, parse, read
 from localllm.options import IGNORED
+from modelfiles import family_modelfile
 
 USAGE = "MODEL"
 DEFAULT_FILE = "Modelfile"
@@ -25,7 +26,11 @@ def command(
     names: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     file: Annotated[
         str,
-        typer.Option("--file", "-f", help="The Modelfile (default: Modelfile; - is standard input)."),
+        typer.Option(
+            "--file",
+            "-f",
+            help="The Modelfile (default: Modelfile; - is standard input), or a family: llama3.1.",
+        ),
     ] = "",
     quantize: Annotated[str, typer.Option("--quantize", "-q", help="Quantize to this type, such as Q4_K_M.")] = "",
     draft_quantize: Annotated[str, typer.Option("--draft-quantize", help="Quantize the draft model.")] = "",
@@ -52,6 +57,8 @@ def read_modelfile(file: str) -> tuple[Modelfile, Path]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
+        if (known := family_modelfile(file)) is not None:
+            return read(parse(decode(known))), Path.cwd()
         raise ModelfileError(f'specified Modelfile wasn\'t found: "{path}"') from None
     except OSError as error:
         raise ModelfileError(f'cannot read "{path}": {error.strerror}') from error
