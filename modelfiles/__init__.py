@@ -1,4 +1,4 @@
-"""Well-known models: the catalog, Modelfiles of families, the default's name; it knows nothing of how they are pulled."""
+"""Well-known models: the catalog, Modelfiles of families, the default name; it knows nothing of how they are pulled."""
 
 import sys
 from importlib.resources import files
