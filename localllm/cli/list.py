@@ -17,10 +17,32 @@ USAGE = "[PREFIX]"
 
 def command(
     prefix: Annotated[str, typer.Argument(hidden=True)] = "",
+    outdated: Annotated[
+        bool, typer.Option("--outdated", help="Ask the registries which models they have newer ones of.")
+    ] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="With --outdated: ask without TLS too.")] = False,
 ) -> None:
     """List the models on this machine."""
     with connect() as client:
-        print_models(client, prefix)
+        if outdated:
+            print_outdated(client, prefix, insecure)
+        else:
+            print_models(client, prefix)
+
+
+def print_outdated(client: Client, prefix: str, insecure: bool) -> None:
+    """Prints the models that are outdated, and those of which that cannot be told, with the reason."""
+    # Only this option asks registries.
+    from localllm.cli.outdated import compare_models
+    from registry.outdated import State
+
+    models = list(compare_models(client, insecure, prefix))
+    rows = [
+        (model.name.short, model.state.value, model.reason)
+        for model in models
+        if model.state in (State.OUTDATED, State.UNKNOWN)
+    ]
+    print(format_columns([("NAME", "STATE", "REASON"), *rows]), end="")
 
 
 def print_models(client: Client, prefix: str = "") -> None:

@@ -220,7 +220,7 @@ def test_version_without_a_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         (["cp", "a"], "accepts 2 arg(s), received 1"),
         (["rm"], "requires at least 1 arg(s), only received 0"),
         (["shwo", "m"], 'unknown command "shwo" for "localllm"'),
-        (["list", "--all"], "no such option: --all"),
+        (["list", "--every"], "no such option: --every"),
         (["--all"], "no such option: --all"),
     ],
 )
