@@ -60,11 +60,12 @@ def _emit_place(b: Builder, x: ir.Value) -> ir.Value:
     """
     twice = b.fmul(x, const(V_F32X16, 2.0))
     bounded = emit_pick(b, "<", emit_pick(b, ">", twice, const(V_F32X16, -256.0)), const(V_F32X16, 256.0))
-    above_0 = b.fptosi(b.fadd(bounded, const(V_F32X16, 256.0)), V_I32X16)
-    whole = b.trunc(above_0, _V_I16)
+    cut = b.fptosi(bounded, V_I32X16)
+    is_above = b.fcmp_ordered(">", b.sitofp(cut, V_F32X16), bounded)
+    floor = b.trunc(b.add(cut, b.sext(is_above, V_I32X16)), _V_I16)
     place = const(_V_I16, 0)
     for value, after in pairwise(VALUES):
-        is_above = b.icmp_signed(">", whole, const(_V_I16, value + after + 255))
+        is_above = b.icmp_signed(">", floor, const(_V_I16, value + after - 1))
         place = b.sub(place, b.sext(is_above, _V_I16))
     return place
 
