@@ -8,7 +8,7 @@ from typing import Any
 
 from kernels_cpu.compile import Routine
 from kernels_cpu.quantize.blocks import BLOCKS
-from kernels_cpu.quantize.lanes import F16_ROWS, F32_ROWS, ROW, each, read_bf16, read_f16, read_f32
+from kernels_cpu.quantize.lanes import F16_ROWS, F32_ROWS, LANES, ROW, each, read_bf16, read_f16, read_f32
 from kernels_cpu.quantize.scratch import LARGEST, LARGEST_HALF, MEAN_SQUARE, X, write_block
 from kernels_cpu.simd import f32x16, i32x16, ld_i64, load, store, vmax, zero
 from kernels_cpu.subroutine import subroutine
@@ -81,9 +81,11 @@ def quantizer(
     """The routine called `name` in `module`, which quantises rows to a type.
 
     `encode` is a subroutine (scratch, address of the importance of the block's columns) that makes 16 blocks of the
-    values at X. `wants_square`: it reads MEAN_SQUARE.
+    values at X; where the type has no blocks, they are of 16 columns. `wants_square`: it reads MEAN_SQUARE.
     """
     block = BLOCKS[type_name]
+    if block.columns == 1:
+        block = block._replace(columns=LANES, n_bytes=LANES * block.n_bytes)
     used = {"encode": encode, "wants_square": wants_square, "columns": block.columns, "block_bytes": block.n_bytes}
     # Numba reads globals as constants, and its disk cache wants functions of a module and not closures.
     copy = FunctionType(_quantize.__code__, _quantize.__globals__ | used, name)

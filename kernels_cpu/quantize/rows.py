@@ -13,32 +13,31 @@ import psutil
 from numpy.typing import NDArray
 
 from kernels_cpu.compile import Routine
-from kernels_cpu.quantize import iq4, k_affine, k_signed, legacy
+from kernels_cpu.quantize import iq4, k_affine, k_signed, legacy, small
 from kernels_cpu.quantize.blocks import BLOCKS, Block
 from kernels_cpu.quantize.lanes import BF16_ROWS, F16_ROWS, F32_ROWS, LANES
 from kernels_cpu.quantize.quantizer import JOB
 from kernels_cpu.quantize.scratch import SCRATCH_BYTES
-from kernels_cpu.quantize.twins import quantize_rows as quantize_rows_twin
 from kernels_cpu.quantize.twins.arithmetic import Bytes, Floats
-
-AT_ONCE = 1 << 16
-"""Values that the twin takes at once."""
 
 CHUNK_VALUES = 1 << 17
 """Values that a thread takes at once: some milliseconds of work."""
 
 KINDS = {"float32": F32_ROWS, "float16": F16_ROWS, "uint16": BF16_ROWS}
 INFINITY_BITS, INFINITY_HALF_BITS = 0x7F800000, 0x7C00
-# No scale of a half reaches so far, and the sums of a search may be infinite.
-MAX_MAGNITUDE = np.float32(1e9)
+MAX_VALUE = 1e9
+"""No scale of a half reaches so far, and the sums of a search may be infinite from here on."""
+
+LARGEST_VALUE = {"MXFP4": float("inf"), "BF16": (2 - 2**-8) * 2.0**127 * (1 - 2**-24)}
+"""Where that is another: the largest float32 that is not rounded to infinity."""
 
 ROUTINES = {
     (name.removesuffix("_WEIGHTED"), name.endswith("_WEIGHTED")): routine
-    for module in (legacy, k_affine, k_signed, iq4)
+    for module in (legacy, k_affine, k_signed, iq4, small)
     for name, routine in vars(module).items()
     if isinstance(routine, Routine)
 }
-"""By type and whether an importance is given; the others are left to the twin."""
+"""By type and whether an importance is given."""
 
 _loading = threading.Lock()
 
@@ -61,34 +60,39 @@ def quantize_rows(
     if not block.is_weighted:
         importance = None
     out = np.empty((len(values), values.shape[1] // block.columns * block.n_bytes), np.uint8)
-    found = ROUTINES.get((type_name, importance is not None))
-    if found is None:
-        _by_twin(type_name, values, out)
+    values = np.ascontiguousarray(values)
+    if type_name == "F32":
+        _copy(values, out)
     elif out.size:
-        _compiled(found, np.ascontiguousarray(values), importance, out, n_threads)
+        _compiled(type_name, values, importance, out, n_threads)
     return out
 
 
-def _by_twin(type_name: str, values: NDArray[np.generic], out: Bytes) -> None:
-    """Types where nothing is searched."""
-    step = max(1, AT_ONCE // max(1, values.shape[1]))
-    for start in range(0, len(values), step):
-        part = as_float32(values[start : start + step])
-        _refuse_rows(np.flatnonzero(~np.isfinite(part).all(axis=1)), start, "NaN or infinity")
-        out[start : start + step] = quantize_rows_twin(type_name, part)
+def _copy(values: NDArray[np.generic], out: Bytes) -> None:
+    """float32 as they are."""
+    wide = as_float32(values)
+    _refuse_rows(np.flatnonzero(~np.isfinite(wide).all(axis=1)), 0, "NaN or infinity")
+    out[:] = wide.astype("<f4").view(np.uint8)
 
 
 def _compiled(
-    routine: Routine, values: NDArray[np.generic], importance: Floats | None, out: Bytes, n_threads: int
+    type_name: str, values: NDArray[np.generic], importance: Floats | None, out: Bytes, n_threads: int
 ) -> None:
     """16 rows at a time; the last ones are followed by rows of zeros."""
+    more = -values.shape[1] % LANES
+    if more:  # which only types without blocks can have
+        wide = np.empty((len(out), out.shape[1] // values.shape[1] * (values.shape[1] + more)), np.uint8)
+        _compiled(type_name, np.pad(values, ((0, 0), (0, more))), None, wide, n_threads)
+        out[:] = wide[:, : out.shape[1]]
+        return
+    routine = ROUTINES[type_name, importance is not None]
     with _loading:
         routine.load()
     weight = None if importance is None else np.ascontiguousarray(importance, np.float32)
     whole = len(values) - len(values) % LANES
     step = max(1, CHUNK_VALUES // (LANES * values.shape[1])) * LANES
     parts = [(values[i:e], out[i:e], i) for i in range(0, whole, step) for e in (min(i + step, whole),)]
-    work = partial(_run, routine, weight)
+    work = partial(_run, routine, weight, LARGEST_VALUE.get(type_name, MAX_VALUE))
     n_threads = min(n_threads or physical_cores(), len(parts))
     if n_threads > 1:
         with ThreadPoolExecutor(n_threads) as pool:
@@ -103,7 +107,9 @@ def _compiled(
         out[whole:] = blocks[: len(values) - whole]
 
 
-def _run(routine: Routine, importance: Floats | None, values: NDArray[Any], out: Bytes, start: int) -> None:
+def _run(
+    routine: Routine, importance: Floats | None, limit: float, values: NDArray[Any], out: Bytes, start: int
+) -> None:
     """Rows by the groups of 16, on this thread. `start` is the number of the first in the caller's eyes."""
     n_groups = len(values) // LANES
     scratch, seen = np.empty(SCRATCH_BYTES, np.uint8), np.empty((n_groups, 2, LANES), np.int32)
@@ -123,8 +129,8 @@ def _run(routine: Routine, importance: Floats | None, values: NDArray[Any], out:
     routine(words.ctypes.data)
     largest, half = seen[:, 0].ravel(), seen[:, 1].ravel()
     _refuse_rows(np.flatnonzero(largest >= INFINITY_BITS), start, "NaN or infinity")
-    is_large = (half >= INFINITY_HALF_BITS) | (largest.view(np.float32) > MAX_MAGNITUDE)
-    _refuse_rows(np.flatnonzero(is_large), start, "values too large for a scale of 16 bits")
+    is_large = (half >= INFINITY_HALF_BITS) | (largest.view(np.float32) > limit)
+    _refuse_rows(np.flatnonzero(is_large), start, "values too large for the type")
 
 
 def physical_cores() -> int:

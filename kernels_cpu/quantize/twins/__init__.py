@@ -22,10 +22,10 @@ def quantize_rows(type_name: str, values: Floats, importance: Floats | None = No
     columns = BLOCKS[type_name].columns
     n_rows, n_cols = values.shape
     x = np.ascontiguousarray(values.reshape(-1, columns).T)
-    weight = None
-    if importance is not None:
-        weight = np.tile(importance.reshape(-1, columns).T, n_rows)
+    weight, square = None, np.zeros(x.shape[1], np.float32)
     with np.errstate(all="ignore"):
-        square = np.repeat(sum_in_order((values * values).T) / np.float32(n_cols), n_cols // columns)
+        if importance is not None:
+            weight = np.tile(importance.reshape(-1, columns).T, n_rows)
+            square = np.repeat(sum_in_order((values * values).T) / np.float32(n_cols), n_cols // columns)
         blocks = QUANTIZERS[type_name](x, weight, square)
     return np.ascontiguousarray(blocks.T).reshape(n_rows, -1)
