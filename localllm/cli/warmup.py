@@ -46,7 +46,8 @@ def command(
 
 def _spec(model: ResolvedModel) -> dict[str, Any]:
     paths = [str(path) for path in model.model_paths]
-    return {"name": model.name.short, "paths": paths, "digest": model.model_digest}
+    has_adapters = bool(model.adapter_paths)
+    return {"name": model.name.short, "paths": paths, "digest": model.model_digest, "has_adapters": has_adapters}
 
 
 def _updates(request: dict[str, Any], notes: list[str]) -> Iterator[dict[str, Any]]:

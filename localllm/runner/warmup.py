@@ -18,7 +18,7 @@ Send = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Warmup:
-    """What to prepare: `models` have a `name`, `paths` and the `digest` of their weights.
+    """What to prepare: `models` have a `name`, `paths`, the `digest` of their weights, and `has_adapters`.
 
     With `repack` their weights are repacked, and a model that cannot be run is an error; without, they are whatever is
     in the store, and such a one is passed over. `all` is for the kernels of every type and operation.
@@ -54,7 +54,9 @@ class Warmup:
         send({"note": f"{len(wanted)} kernels are ready{self._for(len(prepared))}"})
 
     def _prepare(self, spec: dict[str, Any], report: Reporter) -> Preparation:
-        return Preparation.of(spec["paths"], spec["digest"], self.kv_cache_type, Path(self.cache_dir), report)
+        with_adapters = bool(spec.get("has_adapters"))
+        where = Path(self.cache_dir)
+        return Preparation.of(spec["paths"], spec["digest"], self.kv_cache_type, where, report, with_adapters)
 
     def _for(self, n_models: int) -> str:
         if self.all:

@@ -48,6 +48,14 @@ def test_a_named_model_has_its_weights_repacked(model: dict[str, Any], tmp_path:
     assert [list(m) for m in again] == [["note"]]
 
 
+def test_adapters_need_kernels_of_their_own(model: dict[str, Any], tmp_path: Path) -> None:
+    counts = []
+    for has_adapters in (False, True):
+        warmup = Warmup([{**model, "has_adapters": has_adapters}], False, False, str(tmp_path / "cache"), "f16")
+        counts.append(int(run(warmup)[-1]["note"].split()[0]))
+    assert counts[1] == counts[0] + 3
+
+
 def test_in_passing_nothing_is_repacked_and_no_model_is_an_error(
     model: dict[str, Any], other: dict[str, Any], tmp_path: Path
 ) -> None:
