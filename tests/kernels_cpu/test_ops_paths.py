@@ -69,6 +69,13 @@ def test_lower_paths_pass_the_same_checks(path: str) -> None:
     assert " passed" in run(*command, *files, LOCALLLM_CPU=path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LOWER)
+def test_lower_paths_quantise_to_the_same_bytes(path: str) -> None:
+    command = ["-m", "pytest", "-q", "-x", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    assert " passed" in run(*command, str(HERE / "test_quantize_types.py"), LOCALLLM_CPU=path)
+
+
 @pytest.mark.parametrize(
     ("path", "triple", "cpu", "features", "expected"),
     [
