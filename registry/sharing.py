@@ -1,7 +1,8 @@
 """Brings a file of this machine into the store, sharing its bytes where the file system can; it knows no source.
 
 That is a clone of its blocks, else a hard link, else a copy. Through a hard link, a program that writes into the
-original in place also changes the blob; programs that replace files do not.
+original in place also changes the blob; programs that replace files do not. So files that other users may write, or
+whose modes they may change, are never linked.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import sys
 import threading
 from collections.abc import Generator
@@ -30,11 +32,7 @@ def take(path: Path, staged: Path, cancel: threading.Event) -> Generator[Progres
         SourceError: it cannot be read, or changed meanwhile.
         PullCanceledError, NoSpaceError, StoreNotWritableError.
     """
-    try:
-        source = open(path, "rb")  # noqa: SIM115 (closed by the next statement)
-    except OSError as error:
-        raise SourceError(f'cannot read "{path}": {error.strerror}') from error
-    with source:
+    with _opened(path) as source:
         before = os.fstat(source.fileno())
         if _share(source, path, staged):
             digest = yield from _hash(source, path, None, cancel)
@@ -52,6 +50,18 @@ def digest_of_file(path: Path, cancel: threading.Event) -> Generator[Progress, N
     """`sha256:<hex>` of a file's bytes; the events say how much is read. Raises: OSError, PullCanceledError."""
     with open(path, "rb") as source:
         return (yield from _hash(source, path, None, cancel))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file for reading; whatever is there in the end, opening it does not wait. Raises: SourceError."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise SourceError(f'cannot read "{path}": {error.strerror}') from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise SourceError(f'"{path}" is not a file')
+    return os.fdopen(handle, "rb")
 
 
 def _hash(
@@ -77,6 +87,8 @@ def _share(source: BinaryIO, path: Path, staged: Path) -> bool:
     """Make `staged` the same bytes without copying them; False where the file system cannot."""
     if _clone(source, staged):
         return True
+    if not _is_own(os.fstat(source.fileno())):
+        return False
     try:
         os.link(path, staged)
     except OSError:
@@ -85,6 +97,11 @@ def _share(source: BinaryIO, path: Path, staged: Path) -> bool:
         return True
     staged.unlink()
     return False
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether no other user may write a file, now or after a chmod (Windows: whether it is ours is not known)."""
+    return os.name == "nt" or (found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH)
 
 
 def _clone(source: BinaryIO, staged: Path) -> bool:

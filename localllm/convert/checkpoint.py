@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,8 +192,7 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
+            ((double, _),) = Counter(name for name, _ in pairs).most_common(1)
             raise ConvertError(f"{path}: {double!r} is twice in the header")
         return values
 

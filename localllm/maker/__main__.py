@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -49,7 +50,8 @@ def main() -> None:
     except MemoryError:
         answers.send(error="not enough memory for this conversion", hint="unload models with `localllm stop`")
     except OSError as error:
-        answers.send(error=f"conversion failed: {error.strerror or error}", hint=None)
+        hint = "free some space" if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)) else None
+        answers.send(error=f"conversion failed: {error.strerror or error}", hint=hint)
     else:
         answers.send(done=True)
     os._exit(0)  # at once: threads may be inside of a long step

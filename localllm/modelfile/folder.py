@@ -32,6 +32,8 @@ def find_files(path: Path) -> dict[str, Path]:
 
 
 def _of_file(path: Path) -> dict[str, Path]:
+    if not path.is_file():
+        raise ModelfileError(f'"{path}" is no file and no folder', hint="devices and pipes have no end to wait for")
     split = _SPLIT.fullmatch(path.name)
     if split is None:
         return {path.name: path}

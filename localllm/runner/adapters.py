@@ -132,7 +132,7 @@ def _key(given: Sequence[dict[str, Any]]) -> AdapterKey:
     scales: dict[str, float] = {}
     for one in given:
         scale = one.get("scale", 1.0)
-        if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+        if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) < math.inf:
             raise RequestError(f"the scale of an adapter must be a number, not {scale!r}")
         digest = str(one["digest"])
         scales[digest] = scales.get(digest, 0.0) + float(scale)

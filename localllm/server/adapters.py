@@ -1,10 +1,10 @@
 """The LoRA adapters of a request: from what it asks for to what the runner is told; it knows no endpoint.
 
 A request names models in the store whose adapters are meant: `lora: [{"name": "my-lora", "scale": 0.5}]`. Without the
-field a model's own adapters are in force; with an empty list none are.
+field a model's own adapters are in force; with an empty list none are. Whether an adapter fits the model is for
+the runner to see, by its architecture and its shapes: a base of another quantisation is as good.
 """
 
-import math
 from typing import Any
 
 from localllm.server import lookup
@@ -14,11 +14,13 @@ from localllm.server.errors import APIError
 from registry.store import ResolvedModel
 
 MAX_SCALE = 1e6
+MAX_ENTRIES = 64
+"""Each is looked up in the store, before the runner sees how many adapters they come to."""
 
 
 def _scale(value: Any) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or abs(value) > MAX_SCALE:
+    if not is_number or not abs(value) <= MAX_SCALE:  # a NaN is not, and what no float holds
         raise ValueError(f"expected a number in -{MAX_SCALE:g}..{MAX_SCALE:g}, not {str(value)[:40]}")
     return float(value)
 
@@ -39,10 +41,12 @@ async def adapters_of(
     """
     if wanted is None:
         return lookup.model_spec(model).adapters
-    return [adapter for item in wanted for adapter in await _adapters(daemon, model, item)]
+    if len(wanted) > MAX_ENTRIES:
+        raise APIError(400, f"lora: at most {MAX_ENTRIES} entries, not {len(wanted)}")
+    return [adapter for item in wanted for adapter in await _adapters(daemon, item)]
 
 
-async def _adapters(daemon: Daemon, model: ResolvedModel, item: dict[str, Any] | None) -> list[dict[str, Any]]:
+async def _adapters(daemon: Daemon, item: dict[str, Any] | None) -> list[dict[str, Any]]:
     name = (item or {}).get("name", "").strip()
     if item is None or not name:
         raise APIError(400, 'lora: each entry needs the "name" of a model with an adapter')
@@ -50,10 +54,4 @@ async def _adapters(daemon: Daemon, model: ResolvedModel, item: dict[str, Any] |
     own = lookup.model_spec(found).adapters
     if not own:
         raise APIError(400, f"lora: model '{name}' has no adapter", hint="create one with ADAPTER in a Modelfile")
-    if found.model_paths and found.model_digest != model.model_digest:
-        raise APIError(
-            400,
-            f"lora: the adapter of '{name}' is for another base model than that of '{model.name.short}'",
-            hint=f"create one with FROM {model.name.short} and ADAPTER in a Modelfile",
-        )
     return [{**adapter, "scale": adapter["scale"] * item["scale"]} for adapter in own]

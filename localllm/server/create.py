@@ -30,6 +30,9 @@ from registry.digests import parse_digest
 from registry.names import parse_name
 
 REMOTE = ("remote_host",)
+MAX_NAME_BYTES = 255
+MAX_FOLDERS = 8
+"""Of a path in `files`: checkpoints have folders in folders, and hardly deeper."""
 
 
 class _Message(Map):
@@ -138,14 +141,18 @@ def _file_table(files: Mapping[str, str] | None) -> dict[str, str] | None:
         return None
     for path in files:
         if not _is_relative(path):
-            raise APIError(400, "file path must be relative", hint=f'"{path}" is not')
+            raise APIError(400, "file path must be relative", hint=f'"{path:.300}" is not, or is too long')
+    folders = {"/".join(parts[:n]) for parts in (path.split("/") for path in files) for n in range(1, len(parts))}
+    if both := folders & set(files):
+        raise APIError(400, f'"{min(both)}" cannot be a file and a folder')
     return {path: parse_digest(digest) for path, digest in files.items()}
 
 
 def _is_relative(path: str) -> bool:
-    """Whether it stays in its folder on every system: no root, no drive, no part that is empty or dots."""
+    """Whether it stays in its folder on every system: no root, no drive, no part that is empty, dots or too long."""
     parts = path.split("/")
-    return all(part not in ("", ".", "..") for part in parts) and not any(c in path for c in "\\:\0")
+    is_short = len(parts) <= MAX_FOLDERS and all(len(part.encode(errors="replace")) <= MAX_NAME_BYTES for part in parts)
+    return is_short and not {"", ".", ".."} & {*parts} and not any(c in path for c in "\\:\0")
 
 
 def _preset(text: str) -> Preset | None:

@@ -7,7 +7,6 @@ Conversions happen in a process of their own (making.py); what they write lies i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -26,9 +25,9 @@ from localllm.server.errors import APIError
 from localllm.server.making import make
 from localllm.server.model_files import Files, Parts
 from localllm.server.streaming import Record
-from localllm.server.threads import Tell, run_steps
+from localllm.server.threads import Tell, in_thread, run_steps
 from registry.create import ModelContents, ModelFacts, create_from_gguf
-from registry.durable import require_space
+from registry.durable import require_space, writing
 from registry.names import Name
 from registry.progress import SUCCESS, Progress
 from registry.sharing import digest_of_file
@@ -88,11 +87,13 @@ async def _parent(daemon: Daemon, text: str, tell: Tell) -> ResolvedModel:
 
 @contextlib.asynccontextmanager
 async def _staging(store: Store) -> AsyncIterator[Staging]:
-    staging = await asyncio.to_thread(store.staging, secrets.token_hex(16))
+    opened: list[Staging] = []
     try:
-        yield staging
+        await in_thread(lambda: opened.append(store.staging(secrets.token_hex(16))))
+        yield opened[0]
     finally:
-        await asyncio.to_thread(staging.close)
+        for staging in opened:
+            await in_thread(staging.close)
 
 
 class _Creation:
@@ -112,17 +113,17 @@ class _Creation:
 
     async def run(self) -> None:
         """Everything, to the end."""
-        await asyncio.to_thread(self._pin_files)
+        await in_thread(self._pin_files)
         await self._take_files()
         await self._take_adapters()
         await self._take_drafts()
         await self._quantize()
         paths = [self._store.blobs.path(digest) for digest in self._weights()]
         is_asked = self._wanted.template is None
-        known = await asyncio.to_thread(self._known_template, paths) if is_asked else None
+        known = await in_thread(self._known_template, paths) if is_asked else None
         if known is not None:
             self._tell({"status": f"using autodetected template {known.name}"})
-        contents = await asyncio.to_thread(self._contents, paths, known)
+        contents = await in_thread(self._contents, paths, known)
 
         def write(cancel: threading.Event) -> Generator[Progress, None, None]:
             yield from create_from_gguf(self._store, self._wanted.name, contents)
@@ -161,14 +162,14 @@ class _Creation:
         elif files:
             await self._sorted(files)
             self._add(Parts(adapters=list(files.values())))
-        await asyncio.to_thread(self._check_adapters)
+        await in_thread(self._check_adapters)
 
     async def _are_safetensors(self, files: Files) -> bool:
-        return await asyncio.to_thread(model_files.format_of, self._store.blobs, files) == "safetensors"
+        return await in_thread(model_files.format_of, self._store.blobs, files) == "safetensors"
 
     async def _sorted(self, files: Files) -> Parts:
         self._tell({"status": "parsing GGUF"})
-        return await asyncio.to_thread(model_files.sort_ggufs, self._store.blobs, files)
+        return await in_thread(model_files.sort_ggufs, self._store.blobs, files)
 
     def _check_adapters(self) -> None:
         if self._parts.adapters:
@@ -207,10 +208,10 @@ class _Creation:
         """The digest of the GGUF that a folder of these files becomes."""
         blobs = self._store.blobs
         n_bytes = sum(blobs.size(digest) or 0 for digest in files.values())
-        await asyncio.to_thread(require_space, self._staging.path, n_bytes)
-        folder = await asyncio.to_thread(self._laid_out, files)
+        await in_thread(require_space, self._staging.path, n_bytes)
+        folder = await in_thread(self._laid_out, files)
         made = await self._make({"job": job, "directory": str(folder), **more}, {"status": status})
-        await asyncio.to_thread(shutil.rmtree, folder, True)
+        await in_thread(shutil.rmtree, folder.parent, True)
         return made
 
     async def _quantize(self) -> None:
@@ -223,7 +224,7 @@ class _Creation:
     async def _quantized(self, digests: list[str], preset: Preset, imatrix: str | None) -> list[str]:
         """The quantised model; the same one where it is of that type already."""
         paths = [self._store.blobs.path(digest) for digest in digests]
-        file_type = (await asyncio.to_thread(pull.inspect, paths)).file_type
+        file_type = (await in_thread(pull.inspect, paths)).file_type
         if file_type not in UNQUANTIZED:
             text = "quantization is only supported for F16, BF16 and F32 models"
             raise APIError(400, text, hint=f"this one is {file_type}")
@@ -239,22 +240,28 @@ class _Creation:
     async def _make(self, job: Mapping[str, Any], status: Record) -> str:
         """Run a job and bring what it wrote into the store; its digest."""
         path = self._staging.path / f"made-{secrets.token_hex(8)}"
-        await make({**job, "destination": str(path)}, status, self._tell, self._environment)
+        try:
+            await make({**job, "destination": str(path)}, status, self._tell, self._environment)
+        except APIError as error:
+            # Where the files lie meanwhile means nothing to the client: it knows them by the names it gave.
+            text = str(error).replace(f"{path}: ", "").replace(f"{job.get('directory')}/", "")
+            raise APIError(error.status, text, hint=error.hint) from error
         self._tell({"status": "verifying conversion"})
-        await asyncio.to_thread(pull.inspect, [path])
+        await in_thread(pull.inspect, [path])
         digest = await run_steps(lambda cancel: digest_of_file(path, cancel), lambda progress: None)
-        await asyncio.to_thread(self._store.pin, self._staging, [digest])
-        await asyncio.to_thread(self._store.blobs.adopt, path, digest)
+        await in_thread(self._store.pin, self._staging, [digest])
+        await in_thread(self._store.blobs.adopt, path, digest)
         self._made.add(digest)
         return digest
 
     def _laid_out(self, files: Files) -> Path:
-        """A folder in which the blobs have the names of the request."""
-        folder = self._staging.path / f"files-{secrets.token_hex(8)}"
+        """A folder in which the blobs have the names of the request; it has the model's, which the GGUF may get."""
+        folder = self._staging.path / f"files-{secrets.token_hex(8)}" / self._wanted.name.model
         for name, digest in files.items():
             path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _link(self._store.blobs.path(digest), path)
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _link(self._store.blobs.path(digest), path)
         return folder
 
     # ---- the small layers
@@ -318,5 +325,7 @@ def _link(blob: Path, path: Path) -> None:
     """The blob under another name, without a second copy where the file system can."""
     try:
         os.link(blob, path)
+    except FileExistsError:  # names that are one here, as a.json and A.json may be; a copy would overwrite the blob
+        raise
     except OSError:
         shutil.copyfile(blob, path)

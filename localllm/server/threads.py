@@ -3,12 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from localllm.server.streaming import Record, Records
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 Tell = Callable[[Record], None]
 
 
@@ -32,6 +33,15 @@ async def told(work: Callable[[Tell], Coroutine[Any, Any, None]]) -> Records:
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `asyncio.to_thread` gives. Canceled, this first waits for the thread: what it makes can then be removed."""
+    call = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    finally:
+        await _ended(call)
+
+
 async def run_steps(start: Callable[[threading.Event], Generator[T, None, R]], tell: Callable[[T], None]) -> R:
     """What a generator returns, each of its steps in a thread; `tell` gets what it yields.
 
@@ -50,10 +60,22 @@ async def run_steps(start: Callable[[threading.Event], Generator[T, None, R]], t
             tell(value)
     finally:
         cancel.set()
-        if step is not None and not step.done():
-            await asyncio.wait([step])
-            step.exception()  # nobody is left to be told
-        await asyncio.to_thread(work.close)
+        if step is not None:
+            await _ended(step)
+        await in_thread(work.close)
+
+
+async def _ended(call: "asyncio.Future[Any]") -> None:
+    """Wait for the end of a call in a thread; what it raises is nobody's to be told any more."""
+    canceled: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError as error:
+            canceled = error
+    call.exception()
+    if canceled is not None:
+        raise canceled
 
 
 def _step(work: Generator[Any, None, Any]) -> tuple[bool, Any]:

@@ -152,6 +152,15 @@ def test_what_looks_like_a_path_is_never_asked_for(daemon: Any, cli: Cli, tmp_pa
     assert daemon.requests == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="devices of POSIX")
+@pytest.mark.parametrize("keyword", ["FROM", "FROM m\nADAPTER"])
+def test_what_has_no_end_is_not_read(daemon: Any, cli: Cli, tmp_path: Path, keyword: str) -> None:
+    (tmp_path / "Modelfile").write_text(f"{keyword} /dev/zero\n")
+    result = cli("create", "m", "-f", str(tmp_path / "Modelfile"))
+    assert result.code == 1 and '"/dev/zero" is no file and no folder' in result.err
+    assert daemon.requests == []
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

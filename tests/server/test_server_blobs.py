@@ -103,6 +103,16 @@ async def test_a_named_file_is_shared(running: Running, store: Store, given: Pat
         assert list(store.blobs.directory.glob(".staging*")) == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+async def test_what_others_may_write_is_not_linked(running: Running, store: Store, given: Path) -> None:
+    given.chmod(0o666)
+    async with running() as r:
+        answer = await r.http.post(URL, headers=named(given))
+        assert json.loads(answer.text.splitlines()[-1]) == {"status": "success"}
+        given.write_bytes(b"changed in place")
+        assert store.blobs.path(DIGEST).read_bytes() == CONTENT
+
+
 async def test_a_named_file_must_be_the_one_of_the_digest(running: Running, store: Store, given: Path) -> None:
     given.write_bytes(b"something else")
     async with running() as r:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from localllm.modelfile import parse, read
-from localllm.server import lookup, making
+from localllm.server import creation, lookup, making
 from registry.errors import NotInSourceError
 from registry.names import parse_name
 from registry.progress import PULLING_MANIFEST, SUCCESS
@@ -355,6 +356,43 @@ async def test_a_maker_whose_result_is_no_gguf(
         answer = await r.post("/api/create", {"model": "m", "from": "base", "quantize": "Q8_0", "stream": False})
         assert answer.status_code == 500 and "truncated GGUF" in answer.json()["error"]
     assert list(store.blobs.directory.glob(".staging*")) == []
+
+
+async def test_a_client_that_goes_away_while_files_are_laid_out(
+    running: Running, store: Store, put: Any, maker: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(blob: Path, path: Path) -> None:
+        begun.set()
+        go_on.wait(10)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"late")
+
+    monkeypatch.setattr(creation, "_link", slow)
+    files = {"model.safetensors": put(b"x"), "config.json": put(b"{}")}
+    async with running() as r:
+        request = asyncio.create_task(r.post("/api/create", {"model": "m", "files": files}))
+        await until(begun.is_set)
+        request.cancel()
+        await asyncio.sleep(0.2)
+        go_on.set()
+        await asyncio.gather(request, return_exceptions=True)
+    assert list(store.blobs.directory.glob(".staging*")) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "/".join("a" * 9), "é" * 128])
+async def test_names_of_files_that_no_folder_can_have(running: Running, put: Any, name: str) -> None:
+    async with running() as r:
+        answer = await r.post("/api/create", {"model": "m", "files": {name: put(b"x")}})
+        assert (answer.status_code, answer.json()["error"]) == (400, "file path must be relative")
+
+
+async def test_a_file_that_is_a_folder_as_well(running: Running, put: Any) -> None:
+    async with running() as r:
+        files = {"a.safetensors": put(b"x"), "a.safetensors/b.json": put(b"{}")}
+        answer = await r.post("/api/create", {"model": "m", "files": files})
+        assert (answer.status_code, answer.json()["error"]) == (400, '"a.safetensors" cannot be a file and a folder')
 
 
 # ---- refusals

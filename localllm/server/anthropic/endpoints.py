@@ -3,6 +3,7 @@
 It knows nothing of prompts.
 """
 
+import asyncio
 import uuid
 from contextlib import aclosing
 from dataclasses import replace
@@ -30,7 +31,7 @@ from localllm.server.streaming import Records, RecordsResponse, Wire
 async def messages(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read(request, MESSAGES_REQUEST)
-    asked = translated(body)
+    asked = await asyncio.to_thread(translated, body)
     turn, runner_request = await _ask(daemon_of(request), asked)
     answer = events.Answer(turn.shown, asked.stop_sequences)
     records = _events(turn, runner_request, answer, counts=body["stream"])
@@ -45,7 +46,8 @@ async def messages(request: Request) -> Response:
 @described("tokens of a conversation", body=MESSAGES_REQUEST, answer=TOKEN_COUNT, errors=(404, 500, 503))
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a conversation has, whether or not it fits the context."""
-    asked = translated(await read(request, MESSAGES_REQUEST), needs_max_tokens=False)
+    body = await read(request, MESSAGES_REQUEST)
+    asked = await asyncio.to_thread(translated, body, needs_max_tokens=False)
     # What constrains an answer is no part of the prompt.
     choice = asked.tool_choice if asked.tool_choice == "none" else None
     asked = replace(asked, body={**asked.body, "truncate": False, "format": None}, tool_choice=choice)

@@ -3,6 +3,7 @@
 It knows nothing of templates; what a field means in Ollama's terms is said here and in fields.py.
 """
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -67,10 +68,11 @@ async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     if not body["messages"]:
         raise BindError("[] is too short - 'messages'", "messages")
     n = fields.n_choices(body)
-    offered, choice = tools.choose(tools.native_tools(body["tools"]), body["tool_choice"])
+    # A long conversation takes a second and more, in which the daemon has others to answer.
+    native, choice = await asyncio.to_thread(_native, body)
     turn = await chat.ask(
         daemon,
-        _native(body, offered),
+        native,
         tool_choice=choice,
         parallel_tool_calls=body["parallel_tool_calls"],
         **fields.own_fields(body),
@@ -83,8 +85,9 @@ async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA)
 
 
-def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
-    """The body as Ollama's chat has it. Raises: InvalidRequestError, BindError."""
+def _native(body: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """The body as Ollama's chat has it, and the choice of tools. Raises: InvalidRequestError, BindError."""
+    offered, choice = tools.choose(tools.native_tools(body["tools"]), body["tool_choice"])
     if body["functions"]:
         raise InvalidRequestError("functions", "is not supported", hint="use `tools`")
     if body["top_logprobs"] and not body["logprobs"]:
@@ -100,7 +103,7 @@ def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
         "top_logprobs": body["top_logprobs"],
     }
     bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
-    return {**bound, "keep_alive": body["keep_alive"], "think": _think(body), "lora": body["lora"]}
+    return {**bound, "keep_alive": body["keep_alive"], "think": _think(body), "lora": body["lora"]}, choice
 
 
 def _think(body: dict[str, Any]) -> bool | str | None:

@@ -4,6 +4,7 @@ A prompt of text goes through the model's template, as with Ollama; one of token
 nothing of templates.
 """
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -64,7 +65,8 @@ async def completions(request: Request) -> Response:
 
 async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     """The answer to a bound body. Raises: as generate.ask."""
-    prompts = prompts_of(body["prompt"])
+    # Many token ids take a while, in which the daemon has others to answer.
+    prompts = await asyncio.to_thread(prompts_of, body["prompt"])
     n = fields.n_choices(body)
     _check(body, prompts, n)
     asked, requests = None, []

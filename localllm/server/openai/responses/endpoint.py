@@ -3,6 +3,7 @@
 It knows nothing of templates, nor of how items are told in events.
 """
 
+import asyncio
 import time
 import uuid
 from contextlib import aclosing
@@ -76,10 +77,11 @@ async def responses(request: Request) -> Response:
 async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     """The answer to a bound body. Raises: as chat.ask."""
     _refuse_what_needs_a_store(body)
-    offered, choice = tools.choose(_tools(body["tools"] or []), body["tool_choice"])
+    # A long conversation takes a second and more, in which the daemon has others to answer.
+    native, offered, choice = await asyncio.to_thread(_native, body)
     turn = await chat.ask(
         daemon,
-        _native(body, offered),
+        native,
         tool_choice=choice,
         parallel_tool_calls=body["parallel_tool_calls"],
         **fields.own_fields(body),
@@ -106,8 +108,9 @@ def _tools(given: list[Any]) -> tools.Tools:
     return tools.native_tools(functions)
 
 
-def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
-    """The body as Ollama's chat has it. Raises: InvalidRequestError, BindError."""
+def _native(body: dict[str, Any]) -> tuple[dict[str, Any], tools.Tools, Any]:
+    """The body as Ollama's chat has it, its tools, and the choice of them. Raises: InvalidRequestError, BindError."""
+    offered, choice = tools.choose(_tools(body["tools"] or []), body["tool_choice"])
     messages = native_messages(body["input"], body["instructions"])
     if not messages:
         raise InvalidRequestError("input", "must not be empty")
@@ -126,7 +129,7 @@ def _native(body: dict[str, Any], offered: tools.Tools) -> dict[str, Any]:
     }
     bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
     think = fields.think_of(body, (body["reasoning"] or {}).get("effort"), "reasoning.effort")
-    return {**bound, "keep_alive": body["keep_alive"], "think": think, "lora": body["lora"]}
+    return {**bound, "keep_alive": body["keep_alive"], "think": think, "lora": body["lora"]}, offered, choice
 
 
 def _response(asked: Asked, body: dict[str, Any], offered: tools.Tools) -> Record:
