@@ -146,7 +146,7 @@ async def test_paths_and_methods(running: Running) -> None:
         answer = (await r.http.get("/api/version")).json()
         assert answer["localllm"] == localllm.__version__
         assert tuple(map(int, answer["version"].split("."))) >= (0, 6, 4), "clients ask for this much of Ollama's API"
-        for path in ("/nope", "/api/push"):
+        for path in ("/nope", "/api/nope"):
             response = await r.http.post(path)
             assert (response.status_code, response.text) == (404, "404 page not found")
         response = await r.http.get("/api/generate")
