@@ -228,5 +228,5 @@ def use_everything(client: ollama.Client) -> None:
     assert caught.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="scripted error"):
         list(client.generate("m", "a !error:RequestError", stream=True))
-    with pytest.raises(ollama.ResponseError, match="cannot reach 127.0.0.1:1"):
+    with pytest.raises(ollama.ResponseError, match=r"cannot reach 127\.0\.0\.1:1"):
         list(client.pull("127.0.0.1:1/library/no-such-model", stream=True))
