@@ -141,7 +141,8 @@ def _file_table(files: Mapping[str, str] | None) -> dict[str, str] | None:
         return None
     for path in files:
         if not _is_relative(path):
-            raise APIError(400, "file path must be relative", hint=f'"{path:.300}" is not, or is too long')
+            reason = "is not" if _is_short(path) else "is too long"
+            raise APIError(400, "file path must be relative", hint=f'"{path:.300}" {reason}')
     folders = {"/".join(parts[:n]) for parts in (path.split("/") for path in files) for n in range(1, len(parts))}
     if both := folders & set(files):
         raise APIError(400, f'"{min(both)}" cannot be a file and a folder')
@@ -150,9 +151,13 @@ def _file_table(files: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def _is_relative(path: str) -> bool:
     """Whether it stays in its folder on every system: no root, no drive, no part that is empty, dots or too long."""
+    is_inside = not {"", ".", ".."} & {*path.split("/")} and not any(c in path for c in "\\:\0")
+    return is_inside and _is_short(path)
+
+
+def _is_short(path: str) -> bool:
     parts = path.split("/")
-    is_short = len(parts) <= MAX_FOLDERS and all(len(part.encode(errors="replace")) <= MAX_NAME_BYTES for part in parts)
-    return is_short and not {"", ".", ".."} & {*parts} and not any(c in path for c in "\\:\0")
+    return len(parts) <= MAX_FOLDERS and all(len(part.encode(errors="replace")) <= MAX_NAME_BYTES for part in parts)
 
 
 def _preset(text: str) -> Preset | None:
