@@ -77,7 +77,7 @@ def push(
             for layer, blob in blobs
         ]
         with _explaining(name):
-            yield from _together(uploads, stop, cancel)
+            yield from _together(uploads, stop, cancel, (remote, patient))
             yield PUSHING_MANIFEST
             _push_manifest(remote, access, name, manifest, cancel)
     yield SUCCESS
@@ -118,8 +118,10 @@ def _mount(store: Store, name: Name, layer: Layer) -> str | None:
     return f"{origin.namespace}/{origin.model}" if origin.key[1:3] != own else None
 
 
-def _together(uploads: Sequence[BlobUpload], stop: threading.Event, cancel: threading.Event) -> Iterator[Progress]:
-    """Run the uploads; their events. The first failure ends all."""
+def _together(
+    uploads: Sequence[BlobUpload], stop: threading.Event, cancel: threading.Event, remotes: Sequence[Remote]
+) -> Iterator[Progress]:
+    """Run the uploads, which use `remotes`; their events. The first failure ends all."""
     pool = ThreadPoolExecutor(_N_BLOBS_AT_ONCE, thread_name_prefix="push")
     try:
         running = [pool.submit(upload.run) for upload in uploads]
@@ -130,6 +132,9 @@ def _together(uploads: Sequence[BlobUpload], stop: threading.Event, cancel: thre
         _raise_failure(running)
     except BaseException:
         stop.set()
+        # A registry that reads a blob before it answers may take half an hour.
+        for remote in remotes:
+            remote.abort()
         raise
     finally:
         pool.shutdown(cancel_futures=True)

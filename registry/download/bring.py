@@ -6,6 +6,7 @@ Of two pulls that want one blob, in one process or two, the first downloads and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Generator, Iterable, Iterator
@@ -51,6 +52,15 @@ def bring_blob(store: Store, want: Wants, patience: Patience, cancel: threading.
         DigestMismatchError: the server's bytes are not those of the digest; none of them are kept.
         SourceError, NoSpaceError, StoreNotWritableError, PullCanceledError.
     """
+    shown = 0
+    with contextlib.closing(_brought(store, want, patience, cancel)) as events:
+        for event in events:
+            # A download that proved wrong, ours or another's, does not take back what was shown.
+            shown = max(shown, event.completed)
+            yield pulling(want.digest, want.size, shown)
+
+
+def _brought(store: Store, want: Wants, patience: Patience, cancel: threading.Event) -> Generator[Progress, None, None]:
     yield pulling(want.digest, want.size, 0)
     with writing(store.blobs.directory):
         make_directories(store.blobs.directory)

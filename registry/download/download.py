@@ -30,6 +30,7 @@ Open = Callable[[Mapping[str, str]], AbstractContextManager[httpx.Response]]
 _INTERVAL_S = 0.06
 _WRITE_BYTES = 1 << 20
 _JOIN_S = 5.0
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)")
 
 
 class _NoRangesError(Exception):
@@ -181,11 +182,13 @@ class _Workers:
         start, stop = part.offset + part.completed, part.offset + part.size
         is_whole = start == 0 and stop == self._partial.size
         headers = {} if is_whole else {"Range": f"bytes={start}-{stop - 1}"}
-        with self._open(headers) as response:
+        with self._open(headers) as response, self._tracked(response):
+            if self._stopped.is_set():
+                # The files may be another download's by now.
+                return
             n_skipped = self._check(response, part, start)
             self._may_start.set()
-            with self._tracked(response):
-                self._copy(response, part, n_skipped)
+            self._copy(response, part, n_skipped)
         if not part.is_complete and not self._stopped.is_set():
             raise UnreachableError(response.request.url.netloc.decode(), "the connection ended too early")
 
@@ -197,6 +200,10 @@ class _Workers:
             detail = f"the blob has {size} bytes there, not {self._partial.size} as promised"
             raise RemoteError(host, response.status_code, detail)
         if response.status_code == 206:
+            found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if found is None or int(found[1]) != start:
+                host = response.request.url.netloc.decode()
+                raise RemoteError(host, 206, f"sends another range than the one from byte {start} on")
             return 0
         if len(self._partial.parts) > 1:
             raise _NoRangesError
@@ -213,7 +220,8 @@ class _Workers:
                 pieces.append(piece[n_skipped:] if n_skipped else piece)
                 n_held += len(piece) - n_skipped
                 n_skipped = 0
-                if self._stopped.is_set():
+                # A body that goes on after what was asked for may never end.
+                if self._stopped.is_set() or n_held > part.size - part.completed:
                     break
                 if n_held >= _WRITE_BYTES or time.monotonic() >= write_s:
                     # A write that fails is not tried again below.
@@ -260,7 +268,7 @@ def _may_pass(error: SourceError) -> bool:
 def _whole_size(response: httpx.Response) -> int | None:
     """The size of the blob as an answer tells it (RFC 9110, 14.4 and 8.6)."""
     if response.status_code == 206:
-        match = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("Content-Range", ""))
-        return int(match[1]) if match else None
+        match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        return int(match[2]) if match and match[2] != "*" else None
     length = response.headers.get("Content-Length", "")
     return int(length) if length.isdigit() else None

@@ -48,5 +48,7 @@ class PrefixHasher(threading.Thread):
                 self._stopped.wait(_POLL_S)
                 continue
             n_read = file.readinto(buffer[:n_ready]) or 0
+            if not n_read and n_ready:
+                raise OSError(f"{self._partial.path} was cut off at byte {self._position} by somebody else")
             self._sha256.update(buffer[:n_read])
             self._position += n_read

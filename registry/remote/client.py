@@ -16,13 +16,14 @@ from types import TracebackType
 
 import httpx
 
-from registry.errors import InsecureProtocolError, RemoteError
+from registry.errors import InsecureProtocolError, RemoteError, UnreachableError
 from registry.names import Name
 from registry.progress import check_canceled
 from registry.remote.challenge import parse_challenges
 from registry.remote.credentials import HF_HOSTS, Credentials, find_credentials
 from registry.remote.messages import error_of, unreachable
 from registry.remote.patience import Patience
+from registry.remote.sockets import Sockets
 from registry.remote.tokens import Tokens
 
 # Ollama's registry refuses a model to clients whose version of Ollama, told here, cannot run it.
@@ -67,7 +68,8 @@ class Remote:
         self._http = httpx.Client(
             verify=not insecure, timeout=timeout, limits=limits, headers={"User-Agent": USER_AGENT}
         )
-        credentials = find_credentials(name.host, credentials)
+        self._sockets = Sockets()
+        credentials = find_credentials(name.host, credentials, is_protected=name.scheme == "https")
         self._tokens = Tokens(self.origin, credentials, key, self._fetch)
         self._authorization: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -121,6 +123,10 @@ class Remote:
             raise unreachable(response.request.url, error) from error
         finally:
             response.close()
+
+    def abort(self) -> None:
+        """Break off all connections, those yet to come too: threads that wait for an answer get UnreachableError."""
+        self._sockets.shut()
 
     def close(self) -> None:
         """Close all connections."""
@@ -209,7 +215,11 @@ class Remote:
         body = content() if callable(content) else content
         # Blobs are taken as they are: a length or a range is one of their own bytes.
         request = self._http.build_request(
-            method, url, headers={"Accept-Encoding": "identity", **headers}, content=body
+            method,
+            url,
+            headers={"Accept-Encoding": "identity", **headers},
+            content=body,
+            extensions={"trace": self._sockets.note},
         )
         try:
             return self._http.send(request, stream=True)
@@ -227,8 +237,11 @@ def _same_origin(url: httpx.URL, origin: httpx.URL) -> bool:
 
 
 def _error(response: httpx.Response) -> RemoteError:
-    with contextlib.suppress(httpx.TransportError):
+    try:
         _read(response, _MAX_ERROR_BYTES)
+    except (UnreachableError, RemoteError):
+        # The status counts, whatever is wrong with the words.
+        response._content = b""
     return error_of(response)
 
 
@@ -249,7 +262,7 @@ def _read(response: httpx.Response, max_bytes: int) -> None:
             size += len(piece)
             if size > max_bytes:
                 raise RemoteError(host, response.status_code, f"its answer is longer than {max_bytes} bytes")
-    except httpx.TransportError as error:
+    except (httpx.TransportError, httpx.DecodingError) as error:
         raise unreachable(response.request.url, error) from error
     finally:
         response.close()

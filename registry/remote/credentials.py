@@ -3,7 +3,7 @@
 Looked up in this order, for the one host that is asked:
 
 - what the request itself gives,
-- `HF_TOKEN` for hf.co and huggingface.co,
+- `HF_TOKEN` for hf.co and huggingface.co, over TLS alone,
 - `auths` in Docker's config.json (`$DOCKER_CONFIG`, else `~/.docker`).
 """
 
@@ -41,11 +41,11 @@ class Credentials:
         return f"Bearer {self.password}"
 
 
-def find_credentials(host: str, given: Credentials | None = None) -> Credentials | None:
-    """What to tell `host` (with its port, if any) of who we are, or None."""
+def find_credentials(host: str, given: Credentials | None = None, *, is_protected: bool = True) -> Credentials | None:
+    """What to tell `host` (with its port, if any) of who we are, or None; `is_protected`: it is spoken to over TLS."""
     if given is not None and (given.username or given.password):
         return given
-    if host.lower() in HF_HOSTS and (token := os.environ.get("HF_TOKEN", "").strip()):
+    if is_protected and host.lower() in HF_HOSTS and (token := os.environ.get("HF_TOKEN", "").strip()):
         return Credentials(password=token)
     return _from_docker(host.lower())
 

@@ -36,10 +36,10 @@ def _seconds(retry_after: str | None) -> float | None:
     """What a Retry-After header asks for (RFC 9110, 10.2.3), within reason; None for none."""
     if not retry_after:
         return None
-    if retry_after.strip().isdigit():
+    if retry_after.strip().isdecimal():
         return min(float(retry_after), _MAX_RETRY_AFTER_S)
     try:
-        at = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
+        left_s = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+    except (ValueError, OverflowError):
         return None
-    return min(max(at.timestamp() - time.time(), 0.0), _MAX_RETRY_AFTER_S)
+    return min(max(left_s, 0.0), _MAX_RETRY_AFTER_S)

@@ -5,7 +5,7 @@
 | Basic | a name and password | both |
 | Bearer without a realm | a token | the token |
 | Bearer with a realm | a name and password | a token from the realm, which gets both |
-| Bearer with a realm on its own host | a key | a token from the realm, which gets a signature; else as the next |
+| Bearer with a realm of its own origin | a key | a token from the realm, which gets a signature; else as the next |
 | Bearer with a realm | nothing | a token that the realm gives to everybody |
 
 A signature is over `GET,<address>,<base64 of the hex sha256 of nothing>`, the address with time and nonce.
@@ -65,14 +65,14 @@ class Tokens:
 
     def _token(self, challenge: Challenge, scope: str) -> str:
         url = self._realm(challenge, scope)
-        same_host = (url.host, url.port) == (self._origin.host, self._origin.port)
+        is_own = (url.scheme, url.host, url.port) == (self._origin.scheme, self._origin.host, self._origin.port)
         if self._credentials is not None:
             # A token server elsewhere is how registries work, but passwords do not go there in the clear.
-            if not same_host and url.scheme != "https":
+            if not is_own and url.scheme != "https":
                 raise RemoteError(url.host, 401, "asks for a password over an unprotected connection")
             credentials = self._credentials
             return self._ask(url, credentials.basic if credentials.username else credentials.bearer)
-        if same_host and self._key is not None:
+        if is_own and self._key is not None:
             try:
                 return self._ask_signed(url, self._key)
             except RemoteError as error:
@@ -84,7 +84,13 @@ class Tokens:
         parameters = challenge.parameters
         service = [("service", parameters["service"])] if parameters.get("service") else []
         scopes = [("scope", item) for item in (parameters.get("scope") or scope).split()]
-        return httpx.URL(parameters["realm"]).copy_merge_params(httpx.QueryParams([*service, *scopes]))
+        try:
+            realm = httpx.URL(parameters["realm"])
+        except httpx.InvalidURL as error:
+            raise RemoteError(
+                self._origin.netloc.decode(), 401, f"names a realm that is no address: {error}"
+            ) from error
+        return realm.copy_merge_params(httpx.QueryParams([*service, *scopes]))
 
     def _ask_signed(self, url: httpx.URL, key: Path) -> str:
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()

@@ -12,6 +12,7 @@ HEAD works everywhere; what would write is refused with 405. Errors are the prot
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from starlette.applications import Starlette
@@ -158,7 +159,7 @@ def _page(request: Request, key: str, values: list[str], more: dict[str, str]) -
     """A list, or the part of it that `n` and `last` ask for, with a link to the next one."""
     wanted, last = request.query_params.get("n", ""), request.query_params.get("last", "")
     rest = [value for value in values if value > last]
-    n = int(wanted) if wanted.isascii() and wanted.isdigit() else len(rest)
+    n = int(wanted) if re.fullmatch(r"[0-9]{1,9}", wanted) else len(rest)
     headers = dict(API_VERSION)
     if 0 < n < len(rest):
         headers["link"] = f'<{request.url.path}?n={n}&last={rest[n - 1]}>; rel="next"'

@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 20
 SENDFILE = "localllm.sendfile"
 """The key in the state: `await send_file(handle, first, n_bytes)` sends bytes of the body."""
 
-_RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
+_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,18})-(?P<last>[0-9]{0,18})")
 
 SendFile = Callable[[int, int, int], Awaitable[None]]
 

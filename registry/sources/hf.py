@@ -118,7 +118,7 @@ def list_files(remote: Remote) -> list[HubFile]:
         response = remote.send("GET", path)
         try:
             files += [_hub_file(item) for item in response.json() if item["type"] == "file"]
-        except (ValueError, KeyError, TypeError, InvalidDigestError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidDigestError) as error:
             raise ManifestError(f"{remote.name.host} gave no list of files") from error
         following = response.links.get("next", {}).get("url")
         if not following:
@@ -144,13 +144,15 @@ def _models(ggufs: Sequence[HubFile]) -> list[list[HubFile]]:
     found: dict[str, list[HubFile]] = {}
     for file in sorted(ggufs, key=lambda file: file.path):
         shard = _SHARD.fullmatch(file.path)
-        found.setdefault(shard["stem"] if shard else file.path, []).append(file)
+        found.setdefault(f"{shard['stem']} {shard['count']}" if shard else file.path, []).append(file)
     return [parts for parts in found.values() if all(part.digest for part in parts) and _is_whole(parts)]
 
 
 def _is_whole(parts: Sequence[HubFile]) -> bool:
-    shard = _SHARD.fullmatch(parts[0].path)
-    return len(parts) == (int(shard["count"]) if shard else 1)
+    shards = [shard for part in parts if (shard := _SHARD.fullmatch(part.path))]
+    if not shards:
+        return len(parts) == 1
+    return [int(shard["part"]) for shard in shards] == list(range(1, int(shards[0]["count"]) + 1))
 
 
 def _is_meant(file: HubFile, text: str) -> bool:
@@ -172,7 +174,10 @@ def _quant_of(file_name: str) -> str:
 def _hub_file(item: dict[str, Any]) -> HubFile:
     lfs = item.get("lfs")
     digest = parse_digest(f"sha256:{lfs['oid']}") if lfs else ""
-    return HubFile(str(item["path"]), int(lfs["size"] if lfs else item["size"]), digest)
+    size = (lfs or item)["size"]
+    if type(size) is not int or size < 0:
+        raise ValueError(f"a file of {size!r} bytes")
+    return HubFile(str(item["path"]), size, digest)
 
 
 def _resolve_path(name: Name, file: HubFile) -> str:

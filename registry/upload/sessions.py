@@ -28,7 +28,7 @@ _OCTETS = {"Content-Type": "application/octet-stream"}
 # The session has ended, or is not where we think it is.
 _LOST = frozenset({400, 404, 410, 416})
 _REDIRECTED = frozenset({301, 302, 307, 308})
-_RANGE = re.compile(r"(?:bytes[= ])?\d+-(\d+)")
+_RANGE = re.compile(r"(?:bytes[= ])?[0-9]{1,18}-([0-9]{1,18})")
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ class Sessions:
         }
         response = self._ask(self._remote, "PATCH", session.url, headers, content)
         if response.status_code in _REDIRECTED:
-            target = str(response.request.url.join(response.headers["Location"]))
-            following = response.headers.get("Docker-Upload-Location")
-            url = str(response.request.url.join(following)) if following else session.url
+            target = self._protected(response, response.headers.get("Location"))
+            url = self._protected(response, response.headers.get("Docker-Upload-Location") or session.url)
             return Redirect(target, Session(url, end, is_split=True))
         stored = _stored_bytes(response)
         offset = stored if stored and session.offset < stored <= end and stored > 1 else end
@@ -137,12 +136,19 @@ class Sessions:
             raise
 
     def _next(self, response: httpx.Response, otherwise: str | None = None) -> str:
-        """The address that an answer names. Raises RemoteError: a session without one, or without the protection."""
-        host = response.request.url.netloc.decode()
+        """The address that an answer names for the session. Raises RemoteError, as `_protected`."""
         location = response.headers.get("Docker-Upload-Location") or response.headers.get("Location") or otherwise
+        return self._protected(response, location)
+
+    def _protected(self, response: httpx.Response, location: str | None) -> str:
+        """The whole address of a location. Raises RemoteError: there is none, or none as protected as the registry."""
+        host = response.request.url.netloc.decode()
         if not location:
-            raise RemoteError(host, response.status_code, "the registry began an upload and did not say where")
-        url = response.request.url.join(location)
+            raise RemoteError(host, response.status_code, "the registry takes an upload and does not say where")
+        try:
+            url = response.request.url.join(location)
+        except httpx.InvalidURL as error:
+            raise RemoteError(host, response.status_code, f"names an address that is none: {error}") from error
         if self._remote.origin.scheme == "https" and url.scheme != "https":
             # Registries behind a proxy that speaks TLS for them often do not know that it does.
             if url.host != self._remote.origin.host:
