@@ -64,8 +64,12 @@ class BlobUpload:
             RemoteError, UnreachableError: once patience has ended.
             PullCanceledError: `stop` was set.
         """
-        if not self.sessions.has(self.blob.digest):
-            with self.known.held(f"{self.repository} {self.blob.digest}", self._check) as known:
+        key = f"{self.repository} {self.blob.digest}"
+        if self.sessions.has(self.blob.digest):
+            # A push that was killed right after its commit left the session behind.
+            self.known.forget(key)
+        else:
+            with self.known.held(key, self._check) as known:
                 self._bring(known)
         self.completed = self.blob.size
 

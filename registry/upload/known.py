@@ -54,7 +54,7 @@ class KnownSessions:
         if self._folder is None:
             yield KnownSession(None)
             return
-        stem = hashlib.sha256(key.encode()).hexdigest()[:32]
+        stem = _stem(key)
         with writing(self._folder):
             make_directories(self._folder)
             self._folder.chmod(0o700)
@@ -68,6 +68,12 @@ class KnownSessions:
                 lock.path.unlink()
             lock.release()
 
+    def forget(self, key: str) -> None:
+        """There is nothing to go on with for `key`, whoever has it."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                (self._folder / f"{_stem(key)}.json").unlink(missing_ok=True)
+
     def remove_old(self) -> None:
         """Remove what no registry will go on with."""
         before_s = time.time() - MAX_AGE_S
@@ -75,6 +81,10 @@ class KnownSessions:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before_s:
                     path.unlink()
+
+
+def _stem(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def _read(path: Path) -> str | None:

@@ -27,6 +27,7 @@ from registry.errors import (
 )
 from registry.push import push
 from registry.remote import Access, Patience
+from registry.upload import KnownSessions
 from registry.upload import blob as upload_blob
 
 PART = 100_000
@@ -101,6 +102,16 @@ def test_pushing_again_moves_no_bytes(double: Any, send: Send) -> None:
     before, n_manifest = double.n_received, len(double.manifests["me/tiny:1b"])
     assert send(double)[-1] == {"status": "success"}
     assert double.n_received == before + n_manifest and double.methods("/uploads/").count("POST") == 4
+
+
+def test_a_kill_right_after_a_commit_leaves_no_session_behind(double: Any, send: Send, sessions: Path) -> None:
+    known = KnownSessions(sessions)
+    send(double)
+    with known.held(f"{double.host}/me/tiny {digest_of(WEIGHTS)}", lambda: None) as session:
+        session.remember(f"http://{double.host}/v2/me/tiny/blobs/uploads/gone")
+    assert len(list(sessions.glob("*.json"))) == 1
+    send(double)
+    assert list(sessions.glob("*.json")) == []
 
 
 def test_parts_are_in_order_and_of_the_same_size(double: Any, send: Send) -> None:
