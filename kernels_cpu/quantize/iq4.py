@@ -27,6 +27,7 @@ from kernels_cpu.quantize.scratch import (
 )
 from kernels_cpu.quantize.search import SMALLEST, first_extreme, reciprocal_or_0, sum_of_squares
 from kernels_cpu.quantize.weights import weigh_by_importance, weigh_by_square
+from kernels_cpu.quants.iq4_nl import VALUES
 from kernels_cpu.simd import (
     I8,
     I16,
@@ -47,7 +48,6 @@ from kernels_cpu.simd import (
 )
 from kernels_cpu.subroutine import subroutine
 
-VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 REACH = 7
 
 _V_I8, _V_I16 = ir.VectorType(I8, 16), ir.VectorType(I16, 16)

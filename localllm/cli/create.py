@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -20,6 +20,8 @@ from modelfiles import family_modelfile
 
 USAGE = "MODEL"
 DEFAULT_FILE = "Modelfile"
+# Far above any real one: what is longer, or never ends, is something else.
+MAX_BYTES = 16 << 20
 
 
 def command(
@@ -50,19 +52,26 @@ def command(
 def read_modelfile(file: str) -> tuple[Modelfile, Path]:
     """The Modelfile, and the folder that its paths are relative to. Raises: ModelfileError."""
     if file == "-":
-        return read(parse(decode(sys.stdin.buffer.read()))), Path.cwd()
+        return _read(sys.stdin.buffer, "standard input"), Path.cwd()
     path = Path(file or DEFAULT_FILE).expanduser()
     if not file and not path.exists():
         return Modelfile(sources=["."]), Path.cwd()
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as opened:
+            return _read(opened, f'"{path}"'), path.absolute().parent
     except FileNotFoundError:
         if (known := family_modelfile(file)) is not None:
             return read(parse(decode(known))), Path.cwd()
         raise ModelfileError(f'specified Modelfile wasn\'t found: "{path}"') from None
     except OSError as error:
         raise ModelfileError(f'cannot read "{path}": {error.strerror}') from error
-    return read(parse(decode(content))), path.absolute().parent
+
+
+def _read(file: BinaryIO, name: str) -> Modelfile:
+    content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ModelfileError(f"{name} is longer than {MAX_BYTES >> 20} MiB", hint="a Modelfile was expected")
+    return read(parse(decode(content)))
 
 
 def _texts(modelfile: Modelfile) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from localllm.convert.architectures import ARCHITECTURES
 from localllm.convert.architectures.base import Architecture
 from localllm.convert.architectures.decoder import Decoder
@@ -20,7 +22,7 @@ from localllm.convert.architectures.llama import Phi3
 from localllm.convert.checkpoint import StoredTensor, read_header
 from localllm.convert.folder import Config, Folder
 from localllm.convert.model import write_gguf
-from localllm.convert.sources import Scaled, Source, Transposed
+from localllm.convert.sources import Changed, Source, Transposed
 from localllm.errors import ConvertError
 from localllm.gguf.writer import MetadataValue
 
@@ -61,7 +63,7 @@ def convert_adapter(
             if f"{target}.lora_a" in sources:
                 raise ConvertError(f"{a.path}: tensor {a.name!r}: there is another for {target!r}")
             sources[f"{target}.lora_a"] = Transposed(a) if target == EMBEDDING else a
-            sources[f"{target}.lora_b"] = rows if factor == 1.0 else Scaled(rows, factor)
+            sources[f"{target}.lora_b"] = rows if factor == 1.0 else _times(rows, factor)
     metadata: dict[str, MetadataValue] = {
         "general.architecture": model.arch,
         "general.type": "adapter",
@@ -72,6 +74,10 @@ def convert_adapter(
         "adapter.lora.alpha": alpha,
     }
     write_gguf(destination, metadata, sources, dict.fromkeys(sources, "F32"), progress)
+
+
+def _times(source: Source, factor: float) -> Source:
+    return Changed(source, lambda x: x * np.float32(factor))
 
 
 def _config(folder: Folder) -> Config:

@@ -6,7 +6,7 @@ No source of a model holds more than PIECE_BYTES, or one attention head, at a ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,10 +46,11 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class PlusOne:
-    """A stored tensor plus 1: weights of norms that a model stores as their distance from 1."""
+class Changed:
+    """A source whose numbers, as float32, are changed one by one."""
 
-    stored: StoredTensor
+    stored: Source
+    change: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
     dtype: str = "F32"
 
     @property
@@ -58,7 +59,7 @@ class PlusOne:
 
     def pieces(self) -> Iterator[npt.NDArray[Any]]:
         for piece in self.stored.pieces():
-            yield to_float32(piece, self.stored.dtype) + np.float32(1)
+            yield self.change(to_float32(piece, self.stored.dtype))
 
 
 class Interleaved:
@@ -93,20 +94,3 @@ class Transposed:
 
     def pieces(self) -> Iterator[npt.NDArray[Any]]:
         yield np.ascontiguousarray(self.stored.read().T).reshape(-1)
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A stored tensor times a number."""
-
-    stored: Source
-    factor: float
-    dtype: str = "F32"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape
-
-    def pieces(self) -> Iterator[npt.NDArray[Any]]:
-        for piece in self.stored.pieces():
-            yield to_float32(piece, self.stored.dtype) * np.float32(self.factor)

@@ -161,6 +161,21 @@ def test_what_has_no_end_is_not_read(daemon: Any, cli: Cli, tmp_path: Path, keyw
     assert daemon.requests == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="devices of POSIX")
+def test_a_modelfile_has_an_end(daemon: Any, cli: Cli) -> None:
+    result = cli("create", "m", "-f", "/dev/zero")
+    assert result.code == 1 and '"/dev/zero" is longer than 16 MiB' in result.err
+    result = cli("create", "m", "-f", "-", stdin=b"#" * ((16 << 20) + 1))
+    assert result.code == 1 and "standard input is longer than 16 MiB" in result.err
+    assert daemon.requests == []
+
+
+def test_a_family(daemon: Any, blobs: Any, cli: Cli) -> None:
+    assert cli("create", "m", "-f", "llama3.1").code == 0
+    (body,) = daemon.bodies("/api/create")
+    assert (body["model"], body["from"]) == ("m", "llama3.1") and "<|eot_id|>" in body["parameters"]["stop"]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

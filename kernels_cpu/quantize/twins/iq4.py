@@ -18,8 +18,9 @@ from kernels_cpu.quantize.twins.arithmetic import (
     sum_in_order,
 )
 from kernels_cpu.quantize.twins.legacy import Quantizer, importance_weight, nibbles
+from kernels_cpu.quants.iq4_nl import VALUES as LISTED
 
-VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+VALUES = np.array(LISTED, np.float32)
 MIDDLES = (VALUES[1:] + VALUES[:-1]) / 2
 ZERO, ONE = np.float32(0), np.float32(1)
 REACH = 7

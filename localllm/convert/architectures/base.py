@@ -6,6 +6,7 @@ Names are mapped by the tables of the `gguf` package. It knows nothing of vocabu
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import gguf
@@ -21,7 +22,7 @@ NO_WEIGHTS = re.compile(r"(\.|^)(rotary_emb\.inv_freq|masked_bias|position_ids|r
 """Tensors that hold what the config says already."""
 
 
-class Architecture:
+class Architecture(ABC):
     """A checkpoint as one architecture reads it. A subclass is one `general.architecture`, or a variant of one.
 
     `classes` are the names in `architectures` of config.json that it stands for.
@@ -60,9 +61,9 @@ class Architecture:
         """Whether a tensor (by its plain name) has no part in what a GGUF is for."""
         return False
 
+    @abstractmethod
     def metadata(self) -> dict[str, MetadataValue]:
         """The hyperparameters: keys without `<arch>.`."""
-        raise NotImplementedError
 
     def sources(self, name: str, stored: StoredTensor) -> dict[str, Source]:
         """What a stored tensor (by its plain name) becomes: sources by their names in the GGUF."""

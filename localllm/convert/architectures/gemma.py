@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from localllm.convert.architectures.decoder import Decoder
 from localllm.convert.checkpoint import StoredTensor, read_checkpoint
 from localllm.convert.folder import Config, Folder
 from localllm.convert.pooling import modules
 from localllm.convert.rope import rope_config
-from localllm.convert.sources import PlusOne, Source
+from localllm.convert.sources import Changed, Source
 from localllm.errors import ConvertError
 from localllm.gguf.writer import MetadataValue
+
+ONE = np.float32(1)
 
 
 class _Gemma(Decoder):
@@ -22,7 +26,7 @@ class _Gemma(Decoder):
 
     def sources(self, name: str, stored: StoredTensor) -> dict[str, Source]:
         target = self.gguf_name(name)
-        return {target: PlusOne(stored) if target.endswith("norm.weight") else stored}
+        return {target: Changed(stored, lambda x: x + ONE) if target.endswith("norm.weight") else stored}
 
     def metadata(self) -> dict[str, MetadataValue]:
         found = {**super().metadata(), "attention.sliding_window": self.text.integer("sliding_window", default=4096)}
