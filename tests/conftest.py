@@ -38,12 +38,6 @@ def tiny_models() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def fake_servers() -> ModuleType:
-    """`MockRegistry` and `RecordingServer` (tests/fixtures/servers.py)."""
-    return _load("servers")
-
-
-@pytest.fixture(scope="session")
 def registry_double() -> ModuleType:
     """`RegistryDouble`, a registry that asks for tokens, redirects, and fails on demand (registry_double.py)."""
     return _load("registry_double")

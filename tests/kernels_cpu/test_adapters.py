@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,12 +40,8 @@ class Model:
 
     def matrix(self, name: str, rows: int, cols: int) -> Weight:
         x = (self.rng.standard_normal((rows, cols)) / np.sqrt(cols)).astype(np.float32)
-        if self.type_id == 8:
-            x = x.reshape(rows, cols // 32, 32)
-            d = (np.abs(x).max(axis=2, keepdims=True) / 127).astype(np.float16)
-            q = np.rint(x / d.astype(np.float32)).clip(-127, 127).astype(np.int8)
-            x = np.concatenate([d.view(np.uint8), q.view(np.uint8)], axis=2)
-        return Weight(name, self.type_id, rows, cols, np.ascontiguousarray(x).reshape(-1).view(np.uint8))
+        data = gguf.quants.quantize(x, gguf.GGMLQuantizationType(self.type_id))
+        return Weight(name, self.type_id, rows, cols, data.reshape(-1).view(np.uint8))
 
     def vector(self, n: int) -> Vector:
         return Vector("v", (1 + self.rng.standard_normal(n) / 4).astype(np.float32))

@@ -1,6 +1,8 @@
 """Where families stop: at texts that their authors' own chat templates write."""
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -26,13 +28,28 @@ SOURCES = {
 BY_NAME = {"deepseek-r1": {"<｜begin▁of▁sentence｜>"}}
 
 
+CONTROL_TEXT = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>|\[/?[A-Z_]+\]|<\w+_of_turn>")
+
+
+@pytest.fixture(scope="module")
+def recorded(fixtures_dir: Path) -> dict[str, list[str]]:
+    """The control texts in the templates of SOURCES."""
+    content: dict[str, list[str]] = json.loads((fixtures_dir / "templates/control_texts.json").read_text("utf-8"))
+    return content
+
+
 @pytest.mark.parametrize("name", SOURCES)
-def test_stops_are_in_the_authors_template(name: str) -> None:
+def test_stops_are_in_the_authors_template(name: str, recorded: dict[str, list[str]]) -> None:
+    content = family_modelfile(name)
+    assert content is not None
+    stops = read(parse(decode(content))).parameters["stop"]
+    assert set(stops) - set(recorded[name]) == BY_NAME.get(name, set())
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_record_is_true(name: str, recorded: dict[str, list[str]]) -> None:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         pytest.skip(f"{FOLDER_VARIABLE} does not name llama.cpp's folder models/templates")
     source = (Path(folder) / f"{SOURCES[name]}.jinja").read_text("utf-8")
-    content = family_modelfile(name)
-    assert content is not None
-    stops = read(parse(decode(content))).parameters["stop"]
-    assert {stop for stop in stops if stop not in source} == BY_NAME.get(name, set())
+    assert sorted(set(CONTROL_TEXT.findall(source))) == recorded[name]
