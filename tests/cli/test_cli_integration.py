@@ -77,9 +77,9 @@ def test_a_file_is_pulled_listed_shown_and_removed(port: int, model: str, run_pr
     assert run_process("stop", "story").returncode == 0
     assert run_process("rm", "story", "tale").stdout == b"deleted 'story'\ndeleted 'tale'\n"
     assert len(run_process("list").stdout.splitlines()) == 1
-    result = run_process("run", "story", "go")
+    result = run_process("run", "127.0.0.1:1/library/story", "go")
     assert (result.returncode, result.stdout) == (1, b"")
-    assert b"Error: pull model manifest: file does not exist\n" in result.stderr
+    assert b"Error: pull model manifest: cannot reach 127.0.0.1:1" in result.stderr
 
 
 def test_a_chat_survives_the_death_of_its_daemon(port: int, model: str, terminal: Start) -> None:
