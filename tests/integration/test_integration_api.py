@@ -207,16 +207,17 @@ def test_the_official_client(start_server: Callable[..., Any], gguf: MakeModel) 
         assert client.chat("tale", [{"role": "user", "content": "go"}]).message.content == "Once upon a time"
         assert client.delete("story").status == client.delete("tale").status == "success"
         assert client.list().models == []
+        nowhere = "127.0.0.1:1/library/no-such-model"
         for call in (
-            lambda: client.pull("no-such-model"),
-            lambda: list(client.pull("no-such-model", stream=True)),
+            lambda: client.pull(nowhere),
+            lambda: list(client.pull(nowhere, stream=True)),
             lambda: client.generate("story", "x"),
             lambda: list(client.chat("story", [{"role": "user", "content": "x"}], stream=True)),
             lambda: client.show("story"),
             lambda: client.delete("story"),
             lambda: client.copy("story", "x"),
         ):
-            with pytest.raises(ollama.ResponseError, match=r"not found|does not exist"):
+            with pytest.raises(ollama.ResponseError, match=r"not found|does not exist|cannot reach 127\.0\.0\.1:1"):
                 call()
 
 
