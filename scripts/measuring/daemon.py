@@ -26,6 +26,8 @@ class Daemon:
         self._process = self._start("serve", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # A command that finds no daemon would start another one.
         while not _answers(address):
+            if self._process.poll() is not None:
+                raise SystemExit(f"Error: the daemon ended at its start: exit status {self._process.returncode}")
             time.sleep(0.05)
         self._start("pull", f"file:{Path(model).resolve()}", stderr=subprocess.DEVNULL).wait()
         listed = self._start("list", stdout=subprocess.PIPE).communicate()[0].decode()

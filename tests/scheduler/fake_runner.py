@@ -174,6 +174,13 @@ def embed(request: Embed) -> None:
     send(Embeddings(request.id, [base64.b64encode(v).decode() for v in vectors], n_tokens))
 
 
+def detokenize(request: Detokenize) -> None:
+    if bad := [token for token in request.tokens if not 0 <= token < 128]:
+        send(Error(request.id, f"tokens: ids must be in 0..127, not {bad[0]}", "RequestError"))
+    else:
+        send(Text(request.id, bytes(request.tokens).decode()))
+
+
 def rank(request: Rank) -> None:
     if not fails(request.id, request.query):
         lengths = [len(text) for text in request.documents]
@@ -206,7 +213,7 @@ def main() -> None:
         elif isinstance(message, Tokenize):
             send(Tokens(message.id, list(message.text.encode())))
         elif isinstance(message, Detokenize):
-            send(Text(message.id, bytes(message.tokens).decode()))
+            detokenize(message)
         elif isinstance(message, Shutdown) and not stubborn:
             os._exit(0)
     while stubborn:

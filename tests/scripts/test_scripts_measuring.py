@@ -10,6 +10,7 @@ import pytest
 
 from localllm.gguf import open_gguf
 from measuring import process
+from measuring.daemon import Daemon
 from measuring.figures import Figure, Samples, take_rounds
 from measuring.traffic import Traffic
 
@@ -74,3 +75,10 @@ def test_the_peak_of_a_small_process_is_not_that_of_its_parent() -> None:
 def test_a_command_that_fails_ends_the_benchmark() -> None:
     with pytest.raises(SystemExit, match="exit status"):
         process.run([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_a_daemon_that_does_not_start_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("LOCALLLM_TLS_CERT", str(tmp_path / "missing"))
+    with pytest.raises(SystemExit, match="the daemon ended at its start"):
+        Daemon("m.gguf", tmp_path, 1)

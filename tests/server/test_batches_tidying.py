@@ -15,7 +15,6 @@ from localllm.server.openai_batches.file_store import FileStore, NoRoomError, St
 from localllm.server.openai_batches.tidying import KEPT_S
 
 pytestmark = pytest.mark.anyio
-LONG_AGO = int(time.time()) - KEPT_S - 100
 
 
 def add_batch(batches: BatchStore, files: FileStore, status: str, when: int) -> tuple[str, str]:
@@ -35,11 +34,12 @@ def touch(path: Path, when: float) -> Path:
 
 
 async def test_a_start_tidies_up(running: Callable[..., Any], tmp_path: Path, until: Any) -> None:
+    long_ago = int(time.time()) - KEPT_S - 100
     batches, files = BatchStore(tmp_path / "openai/batches"), FileStore(tmp_path / "openai/files", 10**6)
-    old, old_result = add_batch(batches, files, "completed", LONG_AGO)
+    old, old_result = add_batch(batches, files, "completed", long_ago)
     kept = [
-        add_batch(batches, files, "completed", LONG_AGO + 1000),
-        add_batch(batches, files, "finalizing", LONG_AGO),
+        add_batch(batches, files, "completed", long_ago + 1000),
+        add_batch(batches, files, "finalizing", long_ago),
     ]
     left = [
         touch(tmp_path / "openai/files" / f"file-{'0' * 24}.bin.12345678.part", time.time() - 5),
