@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from localllm.grammar.dfa import Dfa
 
@@ -65,7 +65,7 @@ class TokenSet:
     negated: bool = False
 
 
-Expression: TypeAlias = Union[Literal, Terminal, Sequence, Choice, Repeat, Reference, TokenSet]
+Expression: TypeAlias = Literal | Terminal | Sequence | Choice | Repeat | Reference | TokenSet
 
 EMPTY = Sequence(())
 NEVER = Choice(())
