@@ -20,8 +20,8 @@ ShapeId: TypeAlias = int
 class NumberRange:
     """Numbers from `least` to `most`; None is no bound. `is_integer`: only those without a fraction.
 
-    `multiple_of` is positive; with it the numbers are those that it divides exactly. One value is a range of its own:
-    `least == most`.
+    `multiple_of` is positive; with it the numbers are those that it divides exactly. None is a multiple of one of
+    `not_multiples_of`; (1,) are numbers that are no integers. One value is a range of its own: `least == most`.
     """
 
     least: Fraction | None = None
@@ -30,13 +30,17 @@ class NumberRange:
     excludes_most: bool = False
     is_integer: bool = False
     multiple_of: Fraction | None = None
+    not_multiples_of: tuple[Fraction, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayShape:
     """`prefix` are the shapes of the first items, `rest` that of all later ones; None: there are none.
 
-    Of the items, from `contains_least` to `contains_most` are of the shape `contains`; `is_unique`: no two are equal.
+    Of the items after the prefix, from `contains_least` to `contains_most` are of the shape `contains`, all of whose
+    values are of `rest` too. Where there is a `contains_most`, the others are of the shape `others`: the values of `rest`
+    that are not of `contains` (None: there are none). `is_unique`: no two items are equal, of which there are only
+    finitely many different ones.
     """
 
     prefix: tuple[ShapeId, ...] = ()
@@ -46,6 +50,7 @@ class ArrayShape:
     contains: ShapeId | None = None
     contains_least: int = 1
     contains_most: int | None = None
+    others: ShapeId | None = None
     is_unique: bool = False
 
 
