@@ -38,8 +38,8 @@ class ArrayShape:
     """`prefix` are the shapes of the first items, `rest` that of all later ones; None: there are none.
 
     Of the items after the prefix, from `contains_least` to `contains_most` are of the shape `contains`, all of whose
-    values are of `rest` too. Where there is a `contains_most`, the others are of the shape `others`: the values of `rest`
-    that are not of `contains` (None: there are none). `is_unique`: no two items are equal, of which there are only
+    values are of `rest` too. Where there is a `contains_most`, the others are of the shape `others`: the values of
+    `rest` that are not of `contains` (None: there are none). `is_unique`: no two items are equal; there are then only
     finitely many different ones.
     """
 
