@@ -18,9 +18,11 @@ def read_catalog() -> dict[str, dict[str, Any]]:
 
 
 def family_modelfile(name: str) -> bytes | None:
-    """The Modelfile of a family (`llama3.1`), None where there is none: its model, its stops, its authors' parameters.
+    """The Modelfile of a family (`llama3.1`), None where there is none: its model, and the template, the stops and the
+    parameters that its makers publish.
 
-    It has no template: the model brings its own, which knows its tools and its thinking.
+    The template writes what the makers' own writes, tools and thinking included: a model made from it does no less than
+    by the template in its file.
     """
     return _families().get(name.lower())
 

@@ -41,12 +41,13 @@ class Template(Protocol):
 @lru_cache(64)
 def thinking_tags_of(template: Template) -> ThinkingTags | None:
     """The tags, None where the template shows no sign of thinking."""
+    source = str(getattr(template, "source", ""))
     given = getattr(template, "thinking_tags", None)
     if given:
-        return next((tags for tags in KNOWN[1:] if (tags.open, tags.close) == tuple(given)), ThinkingTags(*given))
-    source = str(getattr(template, "source", ""))
-    if (known := tags_named_in(source)) is not None:
-        return known
+        known = (tags for tags in KNOWN if (tags.open, tags.close) == tuple(given) and tags.mark in source)
+        return next(known, ThinkingTags(*given))
+    if (named := tags_named_in(source)) is not None:
+        return named
     if (derived := _derived(template)) is not None:
         return derived
     return THINK if "</think>" in source or getattr(template, "supports_thinking", False) else None
