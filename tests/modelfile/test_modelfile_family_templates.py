@@ -37,9 +37,12 @@ INSTEAD = {
     "llama3.2": {"26 Jul 2024": "2024-07-26"},
     "mixtral": {f"{START} [INST]": f"{START}[INST]"},  # the tokenizer adds the first blank
 }
-# Theirs takes one call at a time, so that each is followed by its result; here the calls of an answer stay together.
-# DeepSeek's writes what was said before a call after it, as an answer of its own.
-UNLIKE = {("llama3.1", "calls"), ("llama3.2", "calls"), ("llama3.3", "calls"), ("deepseek-r1", "text and call")}
+# Llama's takes one call at a time, so that each is followed by its result; here the calls of an answer stay together.
+# DeepSeek's writes what was said before a call after it, as an answer of its own. Falcon's tells the model to write a
+# call's name and arguments, but writes earlier ones with their ids and types.
+UNLIKE = {("llama3.1", "calls"), ("llama3.2", "calls"), ("llama3.3", "calls"), ("deepseek-r1", "text and call")} | {
+    ("falcon3", title) for title in ("text and call", "calls")
+}
 SAME_FORMAT = {
     "codellama": "llama2-chat",
     "command-r": "command-r",
