@@ -21,8 +21,8 @@ def family_modelfile(name: str) -> bytes | None:
     """The Modelfile of a family (`llama3.1`), None where there is none: its model, and the template, the stops and the
     parameters that its makers publish.
 
-    The template writes what the makers' own writes, tools and thinking included: a model made from it does no less than
-    by the template in its file.
+    The template writes what the makers' own writes, tools and thinking included, so that a model made from it has the
+    capabilities that the template in its file gives it.
     """
     return _families().get(name.lower())
 
