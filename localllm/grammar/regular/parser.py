@@ -2,7 +2,7 @@
 
 Characters are code points, as with the flag `u`; there are no other flags. Besides ECMA-262's syntax the spellings
 `(?P<name>…)`, `\\A` and `\\Z` are read, which other dialects have and which mean nothing else in it. What an automaton
-cannot decide, or not without doubt, is refused by name: back-references, look-behind, inline flags.
+cannot decide, or not without doubt, is refused by name: back-references, inline flags, escapes of some dialects.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _CLASSES = {
 }
 _CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _NOT_LINE_END = Set(charsets.complement(properties.LINE_ENDS))
+_LOOKS = ("=", "!", "<=", "<!")
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -88,7 +89,7 @@ class _Parser:
         counts = self.quantifier()
         if counts is None:
             return item
-        if isinstance(item, Anchor):
+        if isinstance(item, Anchor) and self.text[begin] != "(":
             raise self.error("nothing to repeat", begin)
         again = self.at
         if self.quantifier() is not None:
@@ -160,12 +161,11 @@ class _Parser:
     def group(self) -> Node:
         begin = self.at
         self.at += 1
-        look: bool | None = None
+        look = ""
         if self.take("?"):
-            if self.take("=") or self.take("!"):
-                look = self.text[self.at - 1] == "!"
-            elif self.take("<=") or self.take("<!"):
-                raise self.error("look-behind, which is not supported,", begin)
+            look = next((kind for kind in _LOOKS if self.take(kind)), "")
+            if look:
+                pass
             elif self.take("P<") or self.take("<"):
                 self.name(begin)
             elif not self.take(":"):
@@ -177,7 +177,7 @@ class _Parser:
         self.depth -= 1
         if not self.take(")"):
             raise self.error('"(" without a ")"', begin)
-        return item if look is None else Look(item, look, begin)
+        return Look(item, "!" in look, "<" in look, begin) if look else item
 
     def name(self, begin: int) -> None:
         end = self.text.find(">", self.at)

@@ -47,10 +47,12 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Look:
-    """A place whose following text begins with a match of `item`, or, `negated`, does not."""
+    """A place whose following text begins with a match of `item`, or, `is_behind`, whose preceding text ends with one;
+    `negated`: does not. `position` is its place in the pattern."""
 
     item: Node
     negated: bool
+    is_behind: bool
     position: int
 
 
