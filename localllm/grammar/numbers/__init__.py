@@ -1,0 +1,61 @@
+"""Ranges of numbers as automata over their JSON texts; of schemas it knows only how they write a range down."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, TypeAlias
+
+from localllm.grammar.dfa_operations import Automaton, Intersection, Union, explore
+from localllm.grammar.expressions import Terminal
+from localllm.grammar.numbers.bounds import SYMBOLS, Decimals
+from localllm.grammar.numbers.multiples import Multiples
+
+if TYPE_CHECKING:  # the package of schemas imports this one
+    from localllm.grammar.schema.shapes import NumberRange
+
+# A NumberRange's fields.
+_Fields: TypeAlias = tuple["Fraction | None", "Fraction | None", bool, bool, bool, "Fraction | None"]
+
+
+def number_terminal(ranges: Sequence[NumberRange]) -> Terminal:
+    """The JSON texts of exactly the numbers that are in one of the ranges; an empty automaton where there are none.
+
+    Integers are written without fraction, exponent and `-0`. Other numbers may have a fraction, with any number of
+    zeros at its end, and an exponent if their sign's part of the range has neither a bound but 0 nor a divisor. `-0`
+    and its like are there if negative numbers are. Equal ranges give one and the same object.
+
+    Raises: ConstraintError for a `multiple_of` that is no decimal number; TooComplexError for too many remainders.
+    """
+    return _terminal(tuple(_fields(of) for of in ranges))
+
+
+def _fields(of: NumberRange) -> _Fields:
+    return of.least, of.most, of.excludes_least, of.excludes_most, of.is_integer, of.multiple_of
+
+
+@functools.lru_cache(maxsize=4096)
+def _terminal(ranges: tuple[_Fields, ...]) -> Terminal:
+    automata = [_automaton(*fields) for fields in ranges]
+    return Terminal(explore(automata[0] if len(automata) == 1 else Union(automata, len(SYMBOLS)), SYMBOLS))
+
+
+def _automaton(
+    least: Fraction | None,
+    most: Fraction | None,
+    excludes_least: bool,
+    excludes_most: bool,
+    is_integer: bool,
+    multiple_of: Fraction | None,
+) -> Automaton:
+    decimals = Decimals(least, most, excludes_least=excludes_least, excludes_most=excludes_most, is_integer=is_integer)
+    if multiple_of is None:
+        return decimals
+    # The integers that p/q divides, in lowest terms, are those that p divides.
+    divisor = Fraction(multiple_of.numerator) if is_integer else multiple_of
+    return decimals if is_integer and divisor == 1 else Intersection(decimals, Multiples(divisor))
+
+
+INTEGER = _terminal(((None, None, False, False, True, None),))
+NUMBER = _terminal(((None, None, False, False, False, None),))
