@@ -37,7 +37,7 @@ class Sampler:
     ) -> None:
         """`eog_ids` are banned by `ignore_eos`; `breakers` come from `find_breakers`."""
         p = params
-        self._n_vocab = n_vocab
+        self.n_vocab = n_vocab
         self._bias = LogitBias(p.logit_bias, eog_ids if p.ignore_eos else (), n_vocab)
         self._penalties = Penalties(p.repeat_last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)
         self._dry = Dry(p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_penalty_last_n, breakers)
@@ -62,6 +62,15 @@ class Sampler:
     def accept_prompt(self, tokens: Iterable[int]) -> None:
         for token in tokens:
             self.accept(token)
+
+    def pass_over(self, token: int) -> None:
+        """Accept a token that there was no choice of: generators move on as if it had been sampled."""
+        for f in self._filters:
+            if isinstance(f, Xtc):
+                f.skip()
+        if not self._is_argmax:
+            self._last.skip()
+        self.accept(token)
 
     def sample(self, logits: Floats) -> int:
         """Choose a token id from float32[n_vocab], which is left unchanged. Does not `accept` it.

@@ -22,6 +22,10 @@ class Dist:
         """The chosen token id."""
         return candidates.token(draw(np.exp(candidates.logits - candidates.peak()), self._rng.uniform()))
 
+    def skip(self) -> None:
+        """What selecting from a single candidate does to the generator."""
+        self._rng.uniform()
+
 
 def draw(weights: np.ndarray, u: float) -> int:
     """Position of the drawn weight; u in [0, 1). A weight of 0 is never drawn."""

@@ -33,6 +33,10 @@ class Mirostat:
         self.mu -= self._eta * (-math.log2(p[chosen]) - self._tau)
         return candidates.token(chosen)
 
+    def skip(self) -> None:
+        """What selecting from a single candidate does to mu: it surprises nobody."""
+        self.mu += self._eta * self._tau
+
     def _count(self, p: np.ndarray) -> int:
         """How many of the likeliest to keep, given the probabilities in any order."""
         return int(np.count_nonzero(p >= 2.0 ** min(-self.mu, 1000.0)))

@@ -24,6 +24,10 @@ class Xtc:
     def is_active(self) -> bool:
         return bool(self._probability > 0 and self._threshold <= 0.5)
 
+    def skip(self) -> None:
+        """What a token that leaves no choice does to the generator."""
+        self._rng.uniform_float32()
+
     def apply(self, candidates: Candidates) -> None:
         if len(candidates) < 2 or self._rng.uniform_float32() > self._probability:
             return

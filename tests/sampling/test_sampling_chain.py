@@ -296,3 +296,19 @@ def test_a_breaker_of_several_tokens_ends_the_repeat() -> None:
     assert penalised({})
     assert penalised({0: [[7]]})
     assert not penalised({0: [[1]]})
+
+
+@pytest.mark.parametrize("more", [{}, {"xtc_probability": 0.5, "xtc_threshold": 0.1}, {"mirostat": 2}, {"mirostat": 1}])
+def test_passing_over_a_token_is_like_sampling_it_without_a_choice(more: dict[str, Any]) -> None:
+    params = SamplerParams(seed=3, repeat_penalty=1.2, temperature=1.0, top_p=1.0, min_p=0.0, **more)
+    logits = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    only = np.where(np.arange(50) == 7, logits, np.float32(-np.inf))
+    one, other = Sampler(params, 50), Sampler(params, 50)
+    for _ in range(20):
+        assert one.sample(only) == 7
+        one.accept(7)
+        other.pass_over(7)
+        token = one.sample(logits)
+        assert other.sample(logits) == token
+        one.accept(token)
+        other.accept(token)
