@@ -118,8 +118,10 @@ class GenerateRequest(Message):
     with `context`, those token ids in front. kind "chat": `messages` is everything, `system` is None.
     `template` is a Go template for this request alone, None for the model's own; `template_arguments` are
     further variables for a Jinja one. `think` is None (the model's habit), a bool or a level. `format` is None,
-    "json" or a JSON schema; `grammar` is GBNF. `options` holds every option, resolved by `options.resolve`.
-    `images` are base64 texts. `tokens`, where not None, are the prompt itself, as with `raw`.
+    "json", a JSON schema, or an object of one key that says what the answer must be: "regex", "choice" or "lark".
+    `grammar` is GBNF; with `grammar_lazy` it begins at the first of `grammar_triggers` (llama.cpp's). `options` holds
+    every option, resolved by `options.resolve`. `images` are base64 texts. `tokens`, where not None, are the prompt
+    itself, as with `raw`.
 
     `tool_choice` is None (the model decides), "none", "required" or {"name": the function to call}. Requests that are
     not `is_interactive` wait for those that are. `lora` is None for the model's own adapters, else those to be
@@ -146,6 +148,8 @@ class GenerateRequest(Message):
     template_arguments: dict[str, Any] = field(default_factory=dict)
     format: Any = None
     grammar: str | None = None
+    grammar_lazy: bool = False
+    grammar_triggers: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     logprobs: bool = False
     top_logprobs: int = 0
@@ -293,7 +297,7 @@ class Stats(Record):
 @dataclass(frozen=True)
 class Done(Message):
     """The end of request `id`. `context`: ids of prompt and answer; `truncated`: what was dropped, if anything;
-    `stop`: the stop string that ended it, if one did."""
+    `stop`: the stop string that ended it, if one did; `warnings`: what of a constraint could not be enforced."""
 
     type = "done"
 
@@ -303,6 +307,7 @@ class Done(Message):
     context: list[int] | None = None
     truncated: dict[str, Any] | None = None
     stop: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from localllm.messages import Chunk, Done, GenerateRequest, LoadRequest, Message
 from localllm.options import resolve as resolve_options
 from localllm.scheduler.resident import model_key
 from localllm.server import adapters, lookup
-from localllm.server.binding import Anything, Bool, Int, Judged, Map, String, Type
+from localllm.server.binding import Anything, Bool, Int, Judged, List, Map, String, Type
 from localllm.server.capabilities import capabilities_of
 from localllm.server.daemon import Daemon
 from localllm.server.errors import APIError
@@ -45,6 +45,8 @@ FIELDS: dict[str, Type] = {
     "stream": Bool(default=None),
     "format": Anything(),
     "grammar": String(),
+    "grammar_lazy": Bool(),
+    "grammar_triggers": List(Map()),
     "keep_alive": Judged(parse_keep_alive),
     "options": Map(),
     "think": Judged(_think, named=False),
@@ -55,7 +57,7 @@ FIELDS: dict[str, Type] = {
     "lora": adapters.FIELD,
     "_debug_render_only": Bool(),
 }
-"""Fields of both generate and chat, of which `grammar` and `lora` are our own."""
+"""Fields of both generate and chat, of which those of `grammar` (llama.cpp's) and `lora` are our own."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def go_json_text(value: Any) -> str:
 def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
     """The runner's request with everything generate and chat share; `fields` are the rest, and go before a body's."""
     body = asked.body
-    fields = {"grammar": body["grammar"] or None, **fields}
+    fields = {**grammar_fields(body), **fields}
     return GenerateRequest(
         id=uuid.uuid4().hex,
         kind=kind,
@@ -172,6 +174,12 @@ def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
         lora=asked.lora,
         **fields,
     )
+
+
+def grammar_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """What a body says of a grammar, as fields of the runner's request."""
+    triggers = [trigger for trigger in body["grammar_triggers"] or [] if trigger is not None]
+    return {"grammar": body["grammar"] or None, "grammar_lazy": body["grammar_lazy"], "grammar_triggers": triggers}
 
 
 async def preload(asked: Asked) -> None:
@@ -212,8 +220,8 @@ def head(asked: Asked) -> dict[str, Any]:
 def final_fields(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
     """The fields that only the last record has; zeros are left out, durations are in nanoseconds.
 
-    Beside Ollama's: tokens reused from the KV cache, what was cut from the prompt, and the context in force where
-    it is smaller than `num_ctx` asked for.
+    Beside Ollama's: tokens reused from the KV cache, what was cut from the prompt, the context in force where it is
+    smaller than `num_ctx` asked for, and what of a constraint could not be enforced.
     """
     stats = done.stats
     figures = {
@@ -226,6 +234,7 @@ def final_fields(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
         "prompt_eval_cached_count": stats.prompt_eval_cached_count,
         "truncated": done.truncated,
         "context_length": turn.n_ctx if turn.n_ctx < asked.options["num_ctx"] else 0,
+        "warnings": done.warnings,
     }
     return {"done": True, "done_reason": done.done_reason, **{key: value for key, value in figures.items() if value}}
 

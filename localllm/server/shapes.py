@@ -16,6 +16,7 @@ _LAST: dict[str, Type] = {
     "done": Bool(default=None),
     "done_reason": String(default=None),
     "truncated": Anything(),
+    "warnings": List(String()),
     "logprobs": List(Map()),
     "_debug_info": Map(),
     **_STATISTICS,

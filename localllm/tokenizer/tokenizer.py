@@ -55,15 +55,17 @@ class Tokenizer:
         self.add_space_prefix = add_space_prefix
         self._pieces: dict[int, bytes] = {}
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special: bool = True, parse_special: bool = True, *, is_continuation: bool = False
+    ) -> list[int]:
         """The ids of `text`.
 
         `add_special` puts BOS and EOS around it as the model wants them, even where the text has its own.
         `parse_special` turns the texts of control tokens into those tokens; user-defined tokens always are. Unpaired
-        surrogates count as U+FFFD.
+        surrogates count as U+FFFD. `is_continuation`: other text comes before it, so that no space is put in front.
         """
         ids = [self._first] if add_special and self._first is not None else []
-        after_special = True
+        after_special = not is_continuation
         for fragment in self._partition.split(_well_formed(text), parse_special):
             if isinstance(fragment, str):
                 ids += self._model.encode(fragment, after_special)

@@ -65,6 +65,7 @@ class Answer:
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
             "usage": _usage(done.stats.prompt_eval_count, done.stats.eval_count),
+            **({"warnings": done.warnings} if done.warnings else {}),
         }
         yield {"type": "message_stop"}
 
@@ -152,7 +153,7 @@ def fold(events: list[Record]) -> Record:
         elif kind == "content_block_delta":
             _apply(event["delta"], message["content"][-1])
         elif kind == "message_delta":
-            message |= {**event["delta"], "usage": event["usage"]}
+            message |= {**event["delta"], **{key: event[key] for key in ("usage", "warnings") if key in event}}
     return message
 
 

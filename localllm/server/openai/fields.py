@@ -8,7 +8,7 @@ from typing import Any
 
 from localllm.options import BY_NAME
 from localllm.server import inference
-from localllm.server.binding import Anything, Bool, Judged, Map, Place, String, Struct, Type
+from localllm.server.binding import Anything, Bool, Judged, Map, Place, Struct, Type
 from localllm.server.openai.errors import InvalidRequestError, told
 from localllm.server.schema import Schema, schema_of
 
@@ -64,7 +64,7 @@ EXTRA_FIELDS: dict[str, Type] = {
     "keep_alive": inference.FIELDS["keep_alive"],
     "think": inference.FIELDS["think"],
     "format": Anything(),
-    "grammar": String(),
+    **{name: inference.FIELDS[name] for name in ("grammar", "grammar_lazy", "grammar_triggers")},
     "lora": inference.FIELDS["lora"],
 }
 """Fields of Ollama's and our own that OpenAI does not have."""
@@ -121,7 +121,7 @@ def response_format_of(body: dict[str, Any]) -> Any:
 
 def own_fields(body: dict[str, Any]) -> dict[str, Any]:
     """What llama-server's and our own fields say, as fields of the runner's request."""
-    return {"template_arguments": body["chat_template_kwargs"] or {}, "grammar": body["grammar"] or None}
+    return {"template_arguments": body["chat_template_kwargs"] or {}, **inference.grammar_fields(body)}
 
 
 def n_choices(body: dict[str, Any]) -> int:

@@ -40,9 +40,10 @@ class Usage:
 
 
 def reports(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
-    """What made the answer another than was asked for, in fields of our own: a prompt cut, a context made smaller."""
+    """What made the answer another than was asked for, in fields of our own: a prompt cut, a context made smaller,
+    a constraint of which something could not be enforced."""
     final = inference.final_fields(asked, done, turn)
-    return {name: final[name] for name in ("truncated", "context_length") if name in final}
+    return {name: final[name] for name in ("truncated", "context_length", "warnings") if name in final}
 
 
 def entries_of(chunk: Chunk) -> list[Entry]:

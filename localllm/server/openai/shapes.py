@@ -26,6 +26,7 @@ _HEAD: dict[str, Type] = {
     "usage": USAGE,
     "truncated": Map(),
     "context_length": Int(default=None),
+    "warnings": List(String()),
 }
 CHAT_COMPLETION = Struct(
     "openai.ChatCompletion",
@@ -70,6 +71,7 @@ RESPONSE = Struct(
         "incomplete_details": Anything(),
         "model": String(),
         "output": List(Map()),
+        "warnings": List(String()),
         "usage": Map(),
     },
 )
