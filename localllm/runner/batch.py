@@ -1,4 +1,4 @@
-"""The step loop: one token of each decoding request and as much prefill as fits; it knows nothing of text."""
+"""The step loop: the next tokens of each decoding request and as much prefill as fits; it knows nothing of text."""
 
 from __future__ import annotations
 
@@ -171,16 +171,17 @@ class Batch:
 
     def _plan(self) -> list[tuple[Generation, int]]:
         """Who takes part in the next step, with how many of its pending tokens: decoding requests first."""
-        decoding = [g for g in self._active if g.is_decoding][: self._engine.n_batch]
-        planned = [(g, 1) for g in decoding]
-        budget = self._engine.n_batch - len(decoding)
-        if decoding:
-            budget = min(budget, PREFILL_BESIDE_DECODE)
-        for generation in self._active:
-            n = min(len(generation.pending), budget)
-            if n > 0 and not generation.is_decoding:
-                planned.append((generation, n))
-                budget -= n
+        decoding = [g for g in self._active if g.is_decoding]
+        others = [g for g in self._active if not g.is_decoding]
+        planned: list[tuple[Generation, int]] = []
+        budget = self._engine.n_batch
+        for group in (decoding, others):
+            for generation in group:
+                n = min(generation.n_ready, budget)
+                if n > 0:
+                    planned.append((generation, n))
+                    budget -= n
+            budget = min(budget, PREFILL_BESIDE_DECODE) if planned else budget
         return planned
 
     def _evaluate(self, planned: list[tuple[Generation, int]]) -> None:

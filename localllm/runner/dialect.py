@@ -12,6 +12,7 @@ from localllm.chat.harmony import ANALYSIS, FINAL, MESSAGE, NEXT, has_json_calls
 from localllm.chat.thinking_tags import is_open
 from localllm.chat.tools import CallReader, Tools, begun_by, syntaxes_of
 from localllm.messages import GenerateRequest
+from localllm.runner.constraints import Frame
 from localllm.runner.templates import Template
 
 ToolList = list[dict[str, Any]] | None
@@ -51,6 +52,22 @@ class Dialect:
         tags = self._thinking
         splitter = ThinkingSplitter(self._is_open(prompt, messages), tags) if tags else None
         return AnswerReader(splitter, calls, {*hidden, *(tags.wrappers if tags else ())})
+
+    def frame(self, request: GenerateRequest, prompt: str, messages: list[Message], tools: ToolList) -> Frame:
+        """What a constraint must know of the answer to a prompt."""
+        tags, begun = self._thinking, _beginning(messages)
+        is_thinking = tags is not None and self._is_open(prompt, messages)
+        is_other = self._is_harmony and not self._has_json_calls
+        return Frame(
+            tags=tags,
+            may_think=request.think is not False,
+            is_thinking=is_thinking,
+            has_channels=self._is_harmony and self._has_json_calls,
+            begun="" if is_thinking else begun,
+            call_begun=begun_by(prompt) if tools else "",
+            template=self._template if tools else None,
+            problem="structured output is not supported with the channels of this model's template" if is_other else "",
+        )
 
     def _variables(self, request: GenerateRequest) -> dict[str, Any]:
         """Models that can think do so unless told otherwise; what they think nevertheless is still told apart. With

@@ -10,10 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from localllm.chat import Thinking
+from localllm.errors import SamplingError
+from localllm.grammar.errors import ConstraintError
 from localllm.messages import Done, GenerateRequest, Message, Stats
 from localllm.runner.adapters import AdapterSet
 from localllm.runner.answer import Answer, LogprobEntry, Shown
 from localllm.runner.chunks import Chunks
+from localllm.runner.constrained import Constrained
+from localllm.runner.constraints import Compiled
 from localllm.runner.kept_sequences import SequenceLike
 from localllm.runner.prompt import Prompt, n_kept
 from localllm.sampling import Sampler, logprobs
@@ -23,10 +27,13 @@ LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
 # Generation is bounded by this many times the context, whatever num_predict says.
 MAX_CONTEXTS = 10
+# Tokens that one step may take from an answer: the one sampled last, and those that a constraint forces after it.
+MAX_DECODED = 32
 
 
 class Generation:
-    """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last.
+    """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last, and those
+    that its constraint, `compiled`, leaves no choice of. With `jumps` False these are sampled one by one as well.
 
     `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent. Whoever
     takes it out of the way releases its `adapters`.
@@ -41,6 +48,8 @@ class Generation:
         n_ctx: int,
         send: Callable[[Message], None],
         adapters: AdapterSet | None = None,
+        compiled: Compiled | None = None,
+        jumps: bool = True,
     ) -> None:
         self.adapters = adapters or AdapterSet()
         self.id = request.id
@@ -63,12 +72,21 @@ class Generation:
         self._n_cached = self._n_shifted = 0
         self._n_decided = self._n_thinking = 0
         self._started_ns = self._prompt_done_ns = 0
+        self._compiled = compiled
+        self._constrained: Constrained | None = None
+        self._jumps = jumps and not self._wants_logprobs
         self._sampler.accept_prompt(prompt.tokens)
 
     @property
     def is_decoding(self) -> bool:
-        """One token is waiting, which was sampled."""
-        return len(self.pending) == 1 and bool(self._generated)
+        """What is waiting are tokens of the answer, no more than belong into one step."""
+        return bool(self._generated) and 1 <= len(self.pending) <= MAX_DECODED
+
+    @property
+    def n_ready(self) -> int:
+        """How many pending tokens the context has room for."""
+        assert self.seq is not None
+        return min(len(self.pending), self._n_ctx - len(self.seq))
 
     @property
     def wants_logits(self) -> bool:
@@ -78,6 +96,8 @@ class Generation:
         """Admit it to the batch, for the first time or again, with a sequence that holds the beginning of `pending`."""
         self.seq = seq
         del self.pending[: len(seq)]
+        if self._compiled is not None and self._constrained is None:
+            self._constrained = Constrained(self._compiled, self._tokenizer, self._sampler.n_vocab)
         if not self._started_ns:
             self._n_cached = len(seq)
             self._started_ns = time.perf_counter_ns()
@@ -130,25 +150,58 @@ class Generation:
 
     def _take(self, logits: npt.NDArray[np.float32]) -> None:
         logits = logits[: self._tokenizer.n_vocab]  # a model may have more rows than there are tokens
-        token = self._sampler.sample(logits)
+        token = self._sampled(logits)
         self._sampler.accept(token)
+        self._add(token, self._logprob_entry(logits, token))
+        if self._constrained is None or not self._jumps or self.is_done:
+            return
+        for forced in self._constrained.forced(self._generated, self._n_forced_at_most()):
+            self._sampler.pass_over(forced)
+            self._add(forced)
+            if self.is_done:
+                return
+
+    def _sampled(self, logits: npt.NDArray[np.float32]) -> int:
+        if self._constrained is None:
+            return self._sampler.sample(logits)
+        masked = self._constrained.masked(logits)
+        try:
+            return self._sampler.sample(masked)
+        except SamplingError:
+            if np.isfinite(masked.max()):
+                raise ConstraintError("logit_bias and ignore_eos leave no token that the constraint allows") from None
+            raise
+
+    def _n_forced_at_most(self) -> int:
+        assert self.seq is not None
+        n_left = self._limit - len(self._generated)
+        return min(MAX_DECODED - 1, n_left, self._n_ctx - len(self.seq) - len(self.pending))
+
+    def _add(self, token: int, entry: LogprobEntry | None = None) -> None:
+        """Take a token of the answer and show what can be shown; it is evaluated next, unless this was the end."""
         self._generated.append(token)
+        if self._constrained:
+            self._constrained.accept(token)
         if token in self._tokenizer.eog_ids:
             self._finish("stop")
             return
-        shown = self._answer.feed(token, self._logprob_entry(logits, token))
+        shown = self._answer.feed(token, entry)
         self._show(shown)
-        if shown.is_stopped:
+        if shown.is_stopped or (self._constrained and self._constrained.is_finished):
             self._finish("stop")
         elif len(self._generated) >= self._limit:
             self._finish("length")
         else:
-            self.pending = [token]
+            self.pending.append(token)
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        return self._request.logprobs or bool(self._request.options.get("n_probs"))
 
     def _logprob_entry(self, logits: npt.NDArray[np.float32], token: int) -> LogprobEntry | None:
-        n_probs = self._request.options.get("n_probs") or 0
-        if not self._request.logprobs and not n_probs:
+        if not self._wants_logprobs:
             return None
+        n_probs = self._request.options.get("n_probs") or 0
         value, top = logprobs(logits, token, max(self._request.top_logprobs, n_probs))
         alternatives = [{"token": self._text(i), **self._figures(i, v)} for i, v in top]
         return {"token": "", **self._figures(token, value), "top_logprobs": alternatives}
@@ -174,7 +227,8 @@ class Generation:
     def _finish(self, reason: str) -> None:
         """Send what was held back (after a stop string there is nothing), and the end."""
         self._show(self._answer.flush())
-        self._send(Done(self.id, reason, self._stats(), self._context(), self._truncated(), self._stop()))
+        warnings = list(self._compiled.warnings) if self._compiled else []
+        self._send(Done(self.id, reason, self._stats(), self._context(), self._truncated(), self._stop(), warnings))
         self.is_done = True
 
     def _stop(self) -> str | None:

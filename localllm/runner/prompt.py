@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from localllm.chat import Reader
@@ -12,6 +12,7 @@ from localllm.chat.conversation import Message
 from localllm.errors import ContextLengthError, RequestError, TemplateError
 from localllm.messages import GenerateRequest
 from localllm.runner.checks import check_constraints, check_ids, check_variables, shown_tools
+from localllm.runner.constraints import Frame
 from localllm.runner.dialect import dialect_of
 from localllm.runner.templates import Template, Templates
 from localllm.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ from localllm.tokenizer import Tokenizer
 @dataclass(frozen=True)
 class Prompt:
     """`tokens` to evaluate; `text` as rendered from `n_messages`; what was dropped to make them fit; what takes the
-    answer apart, the control tokens it must see, and texts that end the answer."""
+    answer apart, the control tokens it must see, texts that end the answer, and how its content is framed."""
 
     text: str
     tokens: list[int]
@@ -30,6 +31,7 @@ class Prompt:
     visible: frozenset[int] = frozenset()
     n_messages: int = 0
     stops: tuple[str, ...] = ()
+    frame: Frame = field(default_factory=Frame)
 
 
 class PromptBuilder:
@@ -115,7 +117,8 @@ class PromptBuilder:
         visible = self._control_tokens(dialect.tags(tools))
         messages = request.messages if request.kind == "chat" else []
         reader = dialect.reader(prompt.text, messages, tools, visible.values())
-        return replace(prompt, reader=reader, visible=frozenset(visible))
+        frame = dialect.frame(request, prompt.text, messages, tools)
+        return replace(prompt, reader=reader, visible=frozenset(visible), frame=frame)
 
     def _control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
         """The control tokens of which texts consist, which are not shown otherwise, and the text of each."""

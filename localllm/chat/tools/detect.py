@@ -20,20 +20,23 @@ from localllm.chat.tools.named_calls import NAME, NamedCalls
 from localllm.chat.tools.syntax import Syntax
 from localllm.errors import TemplateError
 
-_NAME, _KEY, _VALUE = "probe_call", "probe_key", "probe_value"
+PROBE, PROBE_ID = "probe_call", "call00000"
+"""The function of the call that a template is made to write, and the call's id."""
+_KEY, _VALUE = "probe_key", "probe_value"
+PROBE_ARGUMENTS = {_KEY: _VALUE}
 _TOOL = {
     "type": "function",
     "function": {
-        "name": _NAME,
+        "name": PROBE,
         "description": "probe",
         "parameters": {"type": "object", "properties": {_KEY: {"type": "string", "description": "probe"}}},
     },
 }
-_CALL = {"id": "call00000", "type": "function", "function": {"name": _NAME, "arguments": {_KEY: _VALUE}}}
+_CALL = {"id": PROBE_ID, "type": "function", "function": {"name": PROBE, "arguments": PROBE_ARGUMENTS}}
 _USER: Message = {"role": "user", "content": "probe_user"}
 _CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _SAYING: Message = {"role": "assistant", "content": "probe_said"}
-_RESULT: Message = {"role": "tool", "content": "probe_result", "name": _NAME, "tool_call_id": "call00000"}
+_RESULT: Message = {"role": "tool", "content": "probe_result", "name": PROBE, "tool_call_id": PROBE_ID}
 
 
 class Template(Protocol):
@@ -71,7 +74,7 @@ def written_call(template: Template) -> str:
     for messages in ([_USER, _CALLING], [_USER, _CALLING, _RESULT]):
         text = _rendered(template, messages, False)
         answer = text[max(_n_common(head, text) for head in heads) :].split("probe_result")[0]
-        if _VALUE in answer and _NAME in text[text.rfind("probe_user") :]:
+        if _VALUE in answer and PROBE in text[text.rfind("probe_user") :]:
             return _from_header(text, text.rfind("probe_user"), answer)
     return ""
 
@@ -120,23 +123,23 @@ def _derived(template: Template, written: str) -> tuple[Syntax, ...]:
 
 def _is_arguments(text: str, at: int) -> bool:
     end = span_end(text, at)
-    return end is not None and parsed(text[at:end]) == {_KEY: _VALUE}
+    return end is not None and parsed(text[at:end]) == PROBE_ARGUMENTS
 
 
 def _enclosing(text: str, at: int) -> tuple[int, int] | None:
     """Begin and end of the object that holds the name and the arguments at `at`, if one does."""
     for match in re.finditer(r"\{", text[:at]):
         end = span_end(text, match.start())
-        if end is not None and _NAME in json.dumps(parsed(text[match.start() : end])):
+        if end is not None and PROBE in json.dumps(parsed(text[match.start() : end])):
             return match.start(), end
     return None
 
 
 def _named(before: str, trailer: str) -> tuple[Syntax, ...]:
     """Arguments on their own, with the name somewhere before them."""
-    opener, _, middle = before.partition(_NAME)
+    opener, _, middle = before.partition(PROBE)
     opener = opener.strip()
-    if not opener or _NAME not in before:
+    if not opener or PROBE not in before:
         return ()
     head = rf"{re.escape(opener)}\s*{NAME}\s*{re.escape(middle.strip())}"
     return (NamedCalls((opener,), head, (trailer,) if trailer else (), marks=(middle.strip(),)),)
