@@ -159,9 +159,15 @@ def _position(look: Look) -> int:
     return look.position
 
 
+def _unsupported(what: str, look: Look) -> PatternError:
+    return PatternError(f"{what} is not supported, at character {look.position}", position=look.position)
+
+
 def _following(look: Look, is_start: bool, is_word: bool) -> Automaton:
     """The texts after a look-ahead with which it succeeds."""
     places = Positions(Cat((look.item, _ANY)))
+    if any(isinstance(condition, Look) and condition.is_behind for steps in places.free for condition, _ in steps):
+        raise _unsupported("look-behind within look-ahead", look)
     found = determine_asserting(places, is_start=is_start, is_word=is_word)
     return automata.complement(found) if look.negated else found
 
@@ -170,7 +176,7 @@ def _preceding(look: Look) -> Automaton:
     """The texts before a look-behind that end with a match of it."""
     places = Positions(Cat((_ANY, look.item)))
     if any(condition not in ("", "start") for steps in places.free for condition, _ in steps):
-        raise PatternError("an assertion within look-behind is not supported", position=look.position)
+        raise _unsupported("an assertion within look-behind", look)
     return determine_asserting(places)
 
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from localllm.grammar.errors import PatternError, TooComplexError
@@ -55,7 +55,11 @@ TEXTS = st.text(st.sampled_from(ALPHABET), max_size=7)
 def test_strings_are_matched_as_python_matches_them(pattern: str, texts: list[str]) -> None:
     # Python's $ may come before a line's end, and its \\B is not found in the empty text.
     twin = re.compile(pattern.replace("$", "\\Z").replace("\\B", "(?!\\b)"), re.ASCII)
-    found, whole = Language.of_regex(pattern), Language.of_regex(pattern, anchored=True)
+    try:
+        found, whole = Language.of_regex(pattern), Language.of_regex(pattern, anchored=True)
+    except PatternError as error:
+        assume("look-behind within look-ahead" not in str(error))
+        raise
     for text in texts:
         assert found.contains(text) == bool(twin.search(text)), text
         assert whole.contains(text) == bool(twin.fullmatch(text)), text
@@ -101,6 +105,7 @@ def test_the_syntax_of_ecma_262(pattern: str, matching: list[str], others: list[
         ("a(b)\\1", 4, "back-reference"),
         ("(?<x>a)\\k<x>", 7, "back-reference"),
         ("a(?<=a$)", 1, "look-behind"),
+        ("a(?=(?<=a))", 1, "look-behind"),
         ("(?i)a", 0, "not supported"),
         ("x(a", 1, 'without a ")"'),
         ("a)", 1, 'without a "("'),
