@@ -22,7 +22,9 @@ from localllm.grammar.regular.syntax import Cat, Look, Rep, Set
 MAX_WORK = 200_000
 
 _ANY = Rep(Set(charsets.EVERYTHING), 0, None)
-_END_OF_TEXT = -1
+
+# What follows a place: a letter of a word or another one, or the end of the text.
+_WORD, _OTHER, _END_OF_TEXT = range(3)
 
 Obligations = frozenset[tuple[int, int]]
 
@@ -53,7 +55,8 @@ def determine_asserting(places: Positions, *, is_start: bool = True, is_word: bo
 class _Determiner:
     def __init__(self, places: Positions) -> None:
         self.places = places
-        looks = {c for steps in places.free for c, _ in steps if isinstance(c, Look)}
+        asked = {c for steps in places.free for c, _ in steps}
+        looks = {c for c in asked if isinstance(c, Look)}
         self.behind = {look: i for i, look in enumerate(sorted((x for x in looks if x.is_behind), key=_position))}
         self.behind_automata = [_preceding(look) for look in self.behind]
         # The automata of obligations, by look and by what is before it.
@@ -75,6 +78,13 @@ class _Determiner:
         self.ahead_rows = [_by_class(other, firsts) for other in self.ahead]
         self.behind_rows = [_by_class(other, firsts) for other in self.behind_automata]
         self.fulfilled = [_accepting_all(other) for other in self.ahead]
+        self.has_boundaries = bool(asked & {"boundary", "inside"})
+        # Whether it matters anywhere, within looks too, that a letter of a word was before.
+        self.has_words = self.has_boundaries or any(
+            self.ahead[k].key != self.ahead[self.numbers[look, False, False]].key
+            for (look, _, is_word), k in self.numbers.items()
+            if is_word
+        )
         self.work = 0
 
     def run(self, is_start: bool, is_word: bool) -> Automaton:
@@ -83,20 +93,23 @@ class _Determiner:
         return automata.build(self.starts, self.classes, *automata.explore(first, self._step, self._accepts))
 
     def _step(self, state: _State) -> list[_State | None]:
-        return [self._after(state, c) for c in range(self.n_classes)]
+        # Which letter follows matters to boundaries alone.
+        other = list(self._closure(state, _OTHER))
+        word = list(self._closure(state, _WORD)) if self.has_boundaries else other
+        return [self._after(state.before, word if is_word else other, c) for c, is_word in enumerate(self.is_word)]
 
-    def _after(self, state: _State, c: int) -> _State | None:
+    def _after(self, before: _Before, places: list[tuple[int, Obligations]], c: int) -> _State | None:
         found = set()
-        for place, owed in self._closure(state, c):
+        for place, owed in places:
             letter = self.places.letters.get(place)
             if letter is not None and letter[0] in self.members[c]:
-                left = self._advanced(owed, c)
+                left = self._advanced(owed, c) if owed else owed
                 if left is not None:
                     found.add((letter[1], left))
         if not found:
             return None
-        behind = tuple(rows[s][c] for rows, s in zip(self.behind_rows, state.before.behind, strict=True))
-        return _State(_Before(False, self.is_word[c], behind), frozenset(found))
+        behind = tuple(rows[s][c] for rows, s in zip(self.behind_rows, before.behind, strict=True))
+        return _State(_Before(False, self.has_words and self.is_word[c], behind), frozenset(found))
 
     def _advanced(self, owed: Obligations, c: int) -> Obligations | None:
         """What is owed after a letter; None where it cannot be met any more."""
@@ -116,7 +129,7 @@ class _Determiner:
         )
 
     def _closure(self, state: _State, following: int) -> Iterator[tuple[int, Obligations]]:
-        """What free steps reach from a state, where a class of letters or the end of the text follows."""
+        """What free steps reach from a state, given what follows."""
         todo = list(state.places)
         seen = set(todo)
         while todo:
@@ -150,8 +163,7 @@ class _Determiner:
         elif condition == "end":
             holds = following == _END_OF_TEXT
         else:
-            follows_word = following != _END_OF_TEXT and self.is_word[following]
-            holds = (before.is_word != follows_word) == (condition == "boundary")
+            holds = (before.is_word != (following == _WORD)) == (condition == "boundary")
         return frozenset() if holds else None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,52 +26,60 @@ State = TypeVar("State", bound=Hashable)
 class Automaton:
     """A regular language. State 0 is the start; equal languages have equal tables.
 
-    starts: int32 [n_intervals], the first letter of each interval; starts[0] is 0, the last one goes to the alphabet's
-    end, and neighbours differ in class.
-    classes: int32 [n_intervals], the class of each, numbered as they first occur.
-    next: int32 [n_states, n_classes]; DEAD where no word goes on.
-    accepting: bool [n_states].
+    starts: the first letter of each interval; the first one is 0, the last interval goes to the alphabet's end, and
+    neighbours differ in class.
+    classes: the class of each interval, numbered as they first occur.
+    rows: by state and class the state that follows, DEAD where no word goes on.
+    accepting: by state.
 
     It is trimmed as a `Dfa` is; the empty language has one state.
     """
 
-    starts: npt.NDArray[np.int32]
-    classes: npt.NDArray[np.int32]
-    next: npt.NDArray[np.int32]
-    accepting: npt.NDArray[np.bool_]
+    starts: list[int]
+    classes: list[int]
+    rows: list[list[int]]
+    accepting: list[bool]
 
     @property
     def n_states(self) -> int:
         return len(self.accepting)
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.rows[0])
+
+    @functools.cached_property
+    def next(self) -> npt.NDArray[np.int32]:
+        """`rows` as int32 [n_states, n_classes]."""
+        return np.array(self.rows, dtype=np.int32)
 
     @functools.cached_property
     def key(self) -> bytes:
         """Equal for equal languages and for no others: 16 bytes."""
         digest = hashlib.blake2b(digest_size=16)
         for table in (self.starts, self.classes, self.next, self.accepting):
-            digest.update(np.ascontiguousarray(table).tobytes() + b"|")
+            digest.update(np.array(table, dtype=np.int32).tobytes() + b"|")
         return digest.digest()
-
-    @functools.cached_property
-    def rows(self) -> list[list[int]]:
-        """`next` as lists."""
-        return self.next.tolist()
 
     @functools.cached_property
     def charsets(self) -> list[Charset]:
         """The letters of each class."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self.next.shape[1])]
-        bounds = [*self.starts.tolist(), charsets.LAST_LETTER + 1]
-        for i, c in enumerate(self.classes.tolist()):
-            found[c].append((bounds[i], bounds[i + 1] - 1))
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.n_classes)]
+        for first, last, c in self.intervals():
+            found[c].append((first, last))
         return [tuple(intervals) for intervals in found]
+
+    def intervals(self) -> Iterator[tuple[int, int, int]]:
+        """(first letter, last letter, class) of each interval."""
+        ends = [start - 1 for start in self.starts[1:]]
+        return zip(self.starts, [*ends, charsets.LAST_LETTER], self.classes, strict=True)
 
     @property
     def is_empty(self) -> bool:
-        return not self.accepting.any()
+        return self.n_states == 1 and not self.accepting[0]
 
     def class_of(self, letter: int) -> int:
-        return int(self.classes[np.searchsorted(self.starts, letter, side="right") - 1])
+        return self.classes[bisect.bisect_right(self.starts, letter) - 1]
 
     def contains(self, text: str) -> bool:
         state = 0
@@ -81,64 +90,131 @@ class Automaton:
             state = self.rows[state][self.class_of(charsets.letter(code))]
             if state == DEAD:
                 return False
-        return bool(self.accepting[state])
+        return self.accepting[state]
 
 
-def build(
-    starts: Sequence[int],
-    classes: Sequence[int],
-    rows: npt.NDArray[np.int32],
-    accepting: npt.NDArray[np.bool_],
-) -> Automaton:
+def build(starts: list[int], classes: list[int], rows: list[list[int]], accepting: list[bool]) -> Automaton:
     """The minimal automaton of any tables of this kind: states that nothing reaches, that reach nothing or that are
-    equal are allowed in them, and so are classes that behave alike."""
-    rows, accepting = _trimmed(rows, accepting)
-    rows, accepting = _minimal(rows, accepting)
-    return _canonical(starts, classes, rows, accepting)
+    equal are allowed in them, and so are classes that behave alike.
+    """
+    blocks = _blocks(rows, accepting)
+    if blocks[0] == DEAD:
+        return Automaton([0], [0], [[DEAD]], [False])
+    # One state of each block, in the order in which words reach them first.
+    chosen, numbers = [0], {blocks[0]: 0, DEAD: DEAD}
+    table = []
+    for state in chosen:
+        row = []
+        for target in rows[state]:
+            block = blocks[target]
+            number = numbers.get(block)
+            if number is None:
+                number = numbers[block] = len(chosen)
+                chosen.append(target)
+            row.append(number)
+        table.append(row)
+    return Automaton(*_merged_classes(starts, classes, table), [accepting[state] for state in chosen])
 
 
-def _trimmed(
-    rows: npt.NDArray[np.int32], accepting: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Without the ways that lead to no accepting state; state 0 stays."""
-    useful = accepting.copy()
-    while True:
-        grown = useful | (useful[rows] & (rows != DEAD)).any(axis=1)
-        if (grown == useful).all():
-            break
-        useful = grown
-    if not useful[0]:
-        return np.full((1, rows.shape[1]), DEAD, dtype=np.int32), np.zeros(1, dtype=np.bool_)
-    numbers = np.where(useful, np.cumsum(useful) - 1, DEAD).astype(np.int32)
-    numbers = np.append(numbers, np.int32(DEAD))
-    return numbers[rows[useful]], accepting[useful]
+def _blocks(rows: list[list[int]], accepting: list[bool]) -> list[int]:
+    """Equal numbers for states that accept the same words, DEAD for those that accept none, and DEAD at the end, where
+    index DEAD finds it.
+
+    States are told apart by their shortest and longest words first, and then by the blocks that follow. Of a block that
+    falls apart the largest part keeps its number, and only what precedes the others is looked at again.
+    """
+    before = _predecessors(rows)
+    shortest = _shortest(before, accepting)
+    live = [s for s, length in enumerate(shortest) if length != DEAD]
+    longest = _longest(rows, before, shortest)
+    blocks = [DEAD] * (len(rows) + 1)
+    numbers: dict[tuple[int, int], int] = {}
+    members: list[set[int]] = []
+    for s in live:
+        blocks[s] = numbers.setdefault((shortest[s], longest[s]), len(numbers))
+        if blocks[s] == len(members):
+            members.append(set())
+        members[blocks[s]].add(s)
+    doubtful = set(live)
+    while doubtful:
+        doubtful = {
+            s for moved in _split(rows, blocks, members, doubtful) for s in before[moved] if shortest[s] != DEAD
+        }
+    return blocks
 
 
-def _minimal(
-    rows: npt.NDArray[np.int32], accepting: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """With one state for all that accept the same words."""
-    blocks = accepting.astype(np.int32)
-    n_blocks = len(np.unique(blocks))
-    while True:
-        after = np.append(blocks, np.int32(DEAD))[rows]
-        _, first, inverse = np.unique(np.column_stack((blocks, after)), axis=0, return_index=True, return_inverse=True)
-        blocks = inverse.reshape(-1).astype(np.int32)
-        if len(first) == n_blocks:
-            break
-        n_blocks = len(first)
-    start = blocks[0]
-    order = np.argsort(np.arange(n_blocks) != start, kind="stable")
-    numbers = np.append(np.argsort(order).astype(np.int32), np.int32(DEAD))
-    return numbers[np.append(blocks, np.int32(DEAD))[rows[first[order]]]], accepting[first[order]]
+def _split(rows: list[list[int]], blocks: list[int], members: list[set[int]], doubtful: set[int]) -> list[int]:
+    """Split the blocks with doubtful states by what follows these; all other states of a block have the same blocks
+    after them. The states that are in another block now."""
+    by_block: dict[int, list[int]] = {}
+    for s in doubtful:
+        by_block.setdefault(blocks[s], []).append(s)
+    parts: list[list[int]] = []
+    block_of = blocks.__getitem__
+    for block, asked in by_block.items():
+        everyone = members[block]
+        if len(everyone) == 1:
+            continue
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for s in asked:
+            groups.setdefault(tuple(map(block_of, rows[s])), []).append(s)
+        others = everyone.difference(asked) if len(asked) < len(everyone) else ()
+        if others:
+            groups.setdefault(tuple(map(block_of, rows[next(iter(others))])), []).extend(others)
+        if len(groups) > 1:
+            parts += sorted(groups.values(), key=len)[:-1]
+    moved = []
+    for part in parts:
+        members[blocks[part[0]]].difference_update(part)
+        for s in part:
+            blocks[s] = len(members)
+        members.append(set(part))
+        moved += part
+    return moved
 
 
-def _canonical(
-    starts: Sequence[int], classes: Sequence[int], rows: npt.NDArray[np.int32], accepting: npt.NDArray[np.bool_]
-) -> Automaton:
-    """With states and classes numbered in the order of their first use, and classes that behave alike put together."""
-    columns: dict[bytes, int] = {}
-    alike = [columns.setdefault(column.tobytes(), c) for c, column in enumerate(np.ascontiguousarray(rows.T))]
+def _predecessors(rows: list[list[int]]) -> list[list[int]]:
+    before: list[list[int]] = [[] for _ in rows]
+    for state, row in enumerate(rows):
+        for target in set(row):
+            if target != DEAD:
+                before[target].append(state)
+    return before
+
+
+def _shortest(before: list[list[int]], accepting: list[bool]) -> list[int]:
+    """The length of each state's shortest word; DEAD where it has none."""
+    lengths = [0 if accepts else DEAD for accepts in accepting]
+    queue = [s for s, accepts in enumerate(accepting) if accepts]
+    for state in queue:
+        for other in before[state]:
+            if lengths[other] == DEAD:
+                lengths[other] = lengths[state] + 1
+                queue.append(other)
+    return lengths
+
+
+def _longest(rows: list[list[int]], before: list[list[int]], shortest: list[int]) -> list[int]:
+    """The length of each state's longest word; DEAD where it has none or there is no longest."""
+    n_after = [len({t for t in row if t != DEAD and shortest[t] != DEAD}) for row in rows]
+    lengths = [DEAD] * len(rows)
+    queue = [s for s, n in enumerate(n_after) if n == 0 and shortest[s] != DEAD]
+    for state in queue:
+        lengths[state] = max(lengths[state], 0)
+        for other in before[state]:
+            lengths[other] = max(lengths[other], lengths[state] + 1)
+            n_after[other] -= 1
+            if n_after[other] == 0:
+                queue.append(other)
+    return [length if n == 0 else DEAD for length, n in zip(lengths, n_after, strict=True)]
+
+
+def _merged_classes(
+    starts: list[int], classes: list[int], rows: list[list[int]]
+) -> tuple[list[int], list[int], list[list[int]]]:
+    """The tables with classes that behave alike put together, numbered as they first occur."""
+    columns: dict[tuple[int, ...], int] = {}
+    alike = [columns.setdefault(column, c) for c, column in enumerate(zip(*rows, strict=True))]
     kept_starts: list[int] = []
     kept_classes: list[int] = []
     numbers: dict[int, int] = {}
@@ -147,32 +223,22 @@ def _canonical(
         if not kept_classes or kept_classes[-1] != number:
             kept_starts.append(start)
             kept_classes.append(number)
-    table = rows[:, list(numbers)].tolist()
-    order, places = [0], {0: 0}
-    for state in order:
-        for target in table[state]:
-            if target != DEAD and target not in places:
-                places[target] = len(order)
-                order.append(target)
-    places[DEAD] = DEAD
-    renumbered = [[places[target] for target in table[state]] for state in order]
-    return Automaton(
-        np.array(kept_starts, dtype=np.int32),
-        np.array(kept_classes, dtype=np.int32),
-        np.array(renumbered, dtype=np.int32).reshape(len(order), len(numbers)),
-        accepting[order],
-    )
+    kept = list(numbers)
+    if kept != list(range(len(alike))):
+        rows = [[row[c] for c in kept] for row in rows]
+    return kept_starts, kept_classes, rows
 
 
 def explore(
     start: State, step: Callable[[State], Sequence[State | None]], accepts: Callable[[State], bool]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+) -> tuple[list[list[int]], list[bool]]:
     """Tables of what is reached from a state: `step` gives the states after it by class, None where there is none.
 
     Raises: TooComplexError beyond MAX_STATES.
     """
     numbers: dict[State | None, int] = {None: DEAD, start: 0}
-    order, rows = [start], []
+    order: list[State] = [start]
+    rows: list[list[int]] = []
     for state in order:
         row = []
         for target in step(state):
@@ -185,17 +251,18 @@ def explore(
         rows.append(row)
         if len(order) > MAX_STATES:
             raise TooComplexError(f"a pattern needs more than {MAX_STATES} states")
-    return np.array(rows, dtype=np.int32), np.array([accepts(state) for state in order], dtype=np.bool_)
+    return rows, [accepts(state) for state in order]
 
 
 def joined(one: Automaton, other: Automaton) -> tuple[list[int], list[int], list[tuple[int, int]]]:
     """Starts and classes of a division of the alphabet that is finer than both, and for each class those of the two."""
-    starts = np.union1d(one.starts, other.starts)
-    ones = one.classes[np.searchsorted(one.starts, starts, side="right") - 1].tolist()
-    others = other.classes[np.searchsorted(other.starts, starts, side="right") - 1].tolist()
+    starts = sorted({*one.starts, *other.starts})
     numbers: dict[tuple[int, int], int] = {}
-    classes = [numbers.setdefault(pair, len(numbers)) for pair in zip(ones, others, strict=True)]
-    return starts.tolist(), classes, list(numbers)
+    classes = []
+    for start in starts:
+        pair = one.class_of(start), other.class_of(start)
+        classes.append(numbers.setdefault(pair, len(numbers)))
+    return starts, classes, list(numbers)
 
 
 def combine(one: Automaton, other: Automaton, how: str) -> Automaton:
@@ -205,16 +272,18 @@ def combine(one: Automaton, other: Automaton, how: str) -> Automaton:
     """
     starts, classes, pairs = joined(one, other)
     width = other.n_states + 1
-    first, second = [*one.rows, [DEAD] * one.next.shape[1]], [*other.rows, [DEAD] * other.next.shape[1]]
-    ones, others = [*one.accepting.tolist(), False], [*other.accepting.tolist(), False]
+    # The last row is that of DEAD, which is number -1.
+    first, second = [*one.rows, [DEAD] * one.n_classes], [*other.rows, [DEAD] * other.n_classes]
+    ones, others = [*one.accepting, False], [*other.accepting, False]
     needs_one, needs_other = how != "union", how == "intersection"
     dead = one.n_states * width + other.n_states
 
     def step(state: int) -> list[int | None]:
         a, b = divmod(state, width)
+        row, other_row = first[a], second[b]
         found: list[int | None] = []
         for p, q in pairs:
-            x, y = first[a][p], second[b][q]
+            x, y = row[p], other_row[q]
             if (needs_one and x == DEAD) or (needs_other and y == DEAD):
                 found.append(None)
                 continue
@@ -233,11 +302,10 @@ def combine(one: Automaton, other: Automaton, how: str) -> Automaton:
 
 def complement(automaton: Automaton) -> Automaton:
     """All other words."""
-    n_states, n_classes = automaton.next.shape
-    rows = np.vstack((automaton.next, np.full((1, n_classes), n_states, dtype=np.int32)))
-    rows[rows == DEAD] = n_states
-    accepting = np.append(~automaton.accepting, True)
-    return build(automaton.starts.tolist(), automaton.classes.tolist(), rows, accepting)
+    n = automaton.n_states
+    rows = [[n if target == DEAD else target for target in row] for row in automaton.rows]
+    rows.append([n] * automaton.n_classes)
+    return build(automaton.starts, automaton.classes, rows, [*(not accepts for accepts in automaton.accepting), True])
 
 
 def concatenation(one: Automaton, other: Automaton) -> Automaton:
@@ -246,11 +314,9 @@ def concatenation(one: Automaton, other: Automaton) -> Automaton:
     Raises: TooComplexError beyond MAX_STATES.
     """
     starts, classes, pairs = joined(one, other)
-    accepting = other.accepting.tolist()
-    ends = one.accepting.tolist()
 
     def begun(a: int, states: frozenset[int]) -> tuple[int, frozenset[int]] | None:
-        if a != DEAD and ends[a]:
+        if a != DEAD and one.accepting[a]:
             states |= {0}
         return None if a == DEAD and not states else (a, states)
 
@@ -266,11 +332,14 @@ def concatenation(one: Automaton, other: Automaton) -> Automaton:
 
     start = begun(0, frozenset())
     assert start is not None
-    return build(starts, classes, *explore(start, step, lambda state: any(accepting[b] for b in state[1])))
+    return build(starts, classes, *explore(start, step, lambda state: any(other.accepting[b] for b in state[1])))
 
 
 def of_words(words: Sequence[str]) -> Automaton:
-    """A finite language. The words hold no surrogates."""
+    """A finite language. The words hold no surrogates.
+
+    Raises: TooComplexError beyond MAX_STATES.
+    """
     letters = sorted({charsets.letter(ord(c)) for word in words for c in word})
     starts, classes, members = charsets.partition([((x, x),) for x in letters])
     column = {letters[member.bit_length() - 1]: c for c, member in enumerate(members) if member}
@@ -286,7 +355,9 @@ def of_words(words: Sequence[str]) -> Automaton:
                 accepting.append(False)
             state = rows[state][c]
         accepting[state] = True
-    return build(starts, classes, np.array(rows, dtype=np.int32), np.array(accepting, dtype=np.bool_))
+        if len(rows) > MAX_STATES:
+            raise TooComplexError(f"{len(words)} strings need more than {MAX_STATES} states")
+    return build(starts, classes, rows, accepting)
 
 
 def of_power(charset: Charset, least: int, most: int | None) -> Automaton:
@@ -298,10 +369,6 @@ def of_power(charset: Charset, least: int, most: int | None) -> Automaton:
     if n > MAX_STATES:
         raise TooComplexError(f"a pattern needs more than {MAX_STATES} states")
     starts, classes, members = charsets.partition([charset])
-    rows = np.full((n, len(members)), DEAD, dtype=np.int32)
-    for c, member in enumerate(members):
-        if member:
-            rows[:, c] = np.arange(1, n + 1)
-            rows[-1, c] = n - 1 if most is None else DEAD
-    accepting = np.arange(n) >= least
-    return build(starts, classes, rows, accepting)
+    last = DEAD if most is not None else n - 1
+    rows = [[(s + 1 if s + 1 < n else last) if member else DEAD for member in members] for s in range(n)]
+    return build(starts, classes, rows, [s >= least for s in range(n)])

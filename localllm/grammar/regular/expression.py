@@ -9,7 +9,8 @@ from localllm.grammar.dfa import Dfa
 from localllm.grammar.expressions import NEVER, Expression, Literal, Repeat, Sequence, Terminal
 from localllm.grammar.regular import automaton, charsets
 from localllm.grammar.regular.charsets import Charset
-from localllm.grammar.regular.encoding import free_string_dfa, json_dfa, utf8_dfa
+from localllm.grammar.regular.encoding import json_dfa, utf8_dfa
+from localllm.grammar.regular.free_strings import free_string_dfa
 from localllm.grammar.regular.language import Language, Power, Words
 
 # Powers with bounds beyond this become counts; below it states are cheaper.

@@ -289,28 +289,27 @@ def _normal_automaton(automaton: Automaton) -> Form:
 def _as_power(automaton: Automaton) -> Power | None:
     """The power that a minimal automaton is, if it is one."""
     n = automaton.n_states
-    table, accepting = automaton.next, automaton.accepting.tolist()
-    live = [c for c in range(table.shape[1]) if (table[:, c] != DEAD).any()]
+    live = [c for c, targets in enumerate(zip(*automaton.rows, strict=True)) if any(t != DEAD for t in targets)]
     if len(live) != 1:
         return None
-    follow = table[:, live[0]].tolist()
+    follow = [row[live[0]] for row in automaton.rows]
     if follow[:-1] != list(range(1, n)) or follow[-1] not in (DEAD, n - 1):
         return None
-    least = accepting.index(True)
-    if not all(accepting[least:]):
+    least = automaton.accepting.index(True)
+    if not all(automaton.accepting[least:]):
         return None
     return Power(automaton.charsets[live[0]], least, n - 1 if follow[-1] == DEAD else None)
 
 
 def _may_be_cofinite(automaton: Automaton) -> bool:
-    """Whether it has a state from which every word is accepted, and no letter is ever refused."""
-    return bool((automaton.next != DEAD).all())
+    """Whether no beginning of a word is refused."""
+    return all(DEAD not in row for row in automaton.rows)
 
 
 def count_words(automaton: Automaton, limit: int) -> int:
     """How many words it has; more than `limit` where it has more."""
     sizes = [charsets.size(charset) for charset in automaton.charsets]
-    ends = automaton.accepting.tolist()
+    ends = automaton.accepting
     counts: dict[int, int] = {}
     active: set[int] = set()
     stack = [(0, False)]
