@@ -30,7 +30,7 @@ def any_of(site: Site, keyword: str) -> Node:
     alternative for each set of branches; the more it takes together, the less is unevaluated.
     """
     nodes = [site.table.node(shape) for shape in _branches(site, keyword)]
-    return _together(site, nodes) if site.is_tracking else unite(nodes)
+    return _together(site, nodes) if site.is_tracking else unite(site.table, nodes)
 
 
 def _together(site: Site, nodes: list[Node]) -> Node:
@@ -40,7 +40,7 @@ def _together(site: Site, nodes: list[Node]) -> Node:
         found += [node, *(other for other in common if not site.table.is_empty_node(other))]
         if len(found) > MAX_ALTERNATIVES:
             raise TooComplexError(f"{site.place.path}: too many sets of `anyOf` branches")
-    return unite(found)
+    return unite(site.table, found)
 
 
 def one_of(site: Site, keyword: str) -> Node:
@@ -60,7 +60,7 @@ def one_of(site: Site, keyword: str) -> Node:
                 _accuse(site, keyword)
                 node = table.without(node, other)
         found.append(node)
-    return unite(found) if found else NOTHING_FITS
+    return unite(table, found) if found else NOTHING_FITS
 
 
 def not_(site: Site, keyword: str) -> Node:
@@ -81,7 +81,7 @@ def if_then_else(site: Site, keyword: str) -> Node:
     then, other = (site.in_place(schema[name], name) if name in branches else ANY for name in ("then", "else"))
     positive = intersect(table, table.node(condition), table.node(then))
     negative = intersect(table, table.node(opposite), table.node(other))
-    return unite([table.without_empty(positive), table.without_empty(negative)])
+    return unite(table, [table.without_empty(positive), table.without_empty(negative)])
 
 
 def dependencies(site: Site, keyword: str) -> Node:
@@ -106,7 +106,7 @@ def _dependency(site: Site, keyword: str, name: str, wanted: Any) -> Node:
         present = Node(objects=(_having((name,)),))
         shape = site.in_place(wanted, keyword, name)
         present = intersect(site.table, present, site.table.node(shape))
-    return unite([absent, present])
+    return unite(site.table, [absent, present])
 
 
 def _having(names: Iterable[str]) -> ObjectNode:

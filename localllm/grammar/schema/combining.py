@@ -1,4 +1,4 @@
-"""Intersection, union and complement of nodes. What becomes of their children is left to ids of the table."""
+"""Intersection, union and complement of what nodes consist of; their children stay ids of the table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol, TypeVar
 from localllm.grammar.errors import TooComplexError
 from localllm.grammar.regular import Language
 from localllm.grammar.schema import ranges
+from localllm.grammar.schema.languages import Languages
 from localllm.grammar.schema.nodes import (
     ANY,
     ANY_STRING,
     ANYTHING,
-    BOTH,
     FREE_ARRAY,
     FREE_OBJECT,
     NEVER,
@@ -42,6 +42,9 @@ class Ids(Protocol):
 
     def spend(self, amount: int) -> None: ...
 
+    @property
+    def languages(self) -> Languages: ...
+
 
 def intersect(table: Ids, a: Node, b: Node) -> Node:
     """The values of both; declared properties come in the order of a, then of b."""
@@ -51,21 +54,17 @@ def intersect(table: Ids, a: Node, b: Node) -> Node:
         a.has_null and b.has_null,
         a.booleans & b.booleans,
         ranges.intersect(a.numbers, b.numbers) if a.numbers and b.numbers else (),
-        _common_strings(a.strings, b.strings),
+        _common_strings(table, a.strings, b.strings),
         _common_arrays(table, a.arrays, b.arrays) if a.arrays and b.arrays else (),
         _common_objects(table, a.objects, b.objects) if a.objects and b.objects else (),
         a.path,
     )
 
 
-def _common_strings(a: Language | None, b: Language | None) -> Language | None:
+def _common_strings(table: Ids, a: Language | None, b: Language | None) -> Language | None:
     if a is None or b is None:
         return None
-    if a is ANY_STRING or a is b:
-        return b
-    if b is ANY_STRING:
-        return a
-    found = a & b
+    found = table.languages.both(a, b)
     return None if found.is_empty else found
 
 
@@ -142,6 +141,7 @@ def intersect_objects(table: Ids, a: ObjectNode, b: ObjectNode) -> ObjectNode | 
     least, most = max(a.least, b.least), _least_of(a.most, b.most)
     if most is not None and max(least, len(required)) > most:
         return None
+    table.spend(len(properties) >> 3)
     families = _common_families(table, a.families, b.families)
     some = tuple(dict.fromkeys((*a.some, *b.some)))
     found = ObjectNode(properties, required, families, least, most, some, a.evaluated | b.evaluated)
@@ -159,7 +159,7 @@ def _common_families(
             both = table.both(shape, its_shape)
             if both == NEVER:
                 continue
-            common = _common_strings(language, other)
+            common = _common_strings(table, language, other)
             if common is not None:
                 found.append((common, both))
     return tuple(found)
@@ -180,9 +180,9 @@ def candidates(table: Ids, found: ObjectNode, part: Some) -> Iterable[tuple[str 
     for language, shape in found.families:
         both = table.both(shape, part.shape)
         if both != NEVER:
-            common = _common_strings(language, part.names)
+            common = _common_strings(table, language, part.names)
             if common is not None:
-                others = common - Language.of_strings(found.properties) if found.properties else common
+                others = table.languages.without_names(common, found.properties)
                 if not others.is_empty:
                     yield others, both
 
@@ -203,7 +203,7 @@ def limited(found: Iterable[T]) -> tuple[T, ...]:
     return alternatives
 
 
-def unite(nodes: Sequence[Node]) -> Node:
+def unite(table: Ids, nodes: Sequence[Node]) -> Node:
     """The values of any of them. Objects and arrays stay alternatives, which may overlap."""
     if len(nodes) == 1:
         return nodes[0]
@@ -212,7 +212,7 @@ def unite(nodes: Sequence[Node]) -> Node:
     if strings is None and languages:
         strings = languages[0]
         for language in languages[1:]:
-            strings = strings | language
+            strings = table.languages.either(strings, language)
     return Node(
         any(node.has_null for node in nodes),
         frozenset().union(*(node.booleans for node in nodes)),
@@ -243,26 +243,6 @@ def _any_object(objects: list[ObjectNode]) -> tuple[ObjectNode, ...]:
 
 
 _NONE = FREE_OBJECT.evaluated
-
-
-def complement(table: Ids, node: Node, blame: Blame) -> Node:
-    """All values that are not of the node. `blame` is for those that turn out to be more than can be enforced."""
-    arrays: tuple[ArrayNode, ...] = (FREE_ARRAY,)
-    for array in node.arrays:
-        arrays = _common_arrays(table, arrays, other_arrays(table, array, blame))
-    objects: tuple[ObjectNode, ...] = (FREE_OBJECT,)
-    for found in node.objects:
-        objects = _common_objects(table, objects, other_objects(table, found, blame))
-    strings = ANY_STRING if node.strings is None else node.strings.complement()
-    return Node(
-        not node.has_null,
-        BOTH - node.booleans,
-        ranges.complement(node.numbers),
-        None if strings.is_empty else strings,
-        arrays,
-        objects,
-        node.path,
-    )
 
 
 def other_arrays(table: Ids, array: ArrayNode, blame: Blame) -> tuple[ArrayNode, ...]:
@@ -301,10 +281,14 @@ def other_objects(table: Ids, node: ObjectNode, blame: Blame) -> tuple[ObjectNod
             found.append(ObjectNode({name: other}, frozenset((name,))))
     rest = ANY_STRING
     for language, shape in node.families:
-        rest = rest - language
+        rest = table.languages.without(rest, language)
         if shape != ANY:
-            found.append(ObjectNode(some=(Some(_without(language, node.properties), table.no(shape), blame),)))
-    rest = _without(rest, node.properties)
+            found.append(
+                ObjectNode(
+                    some=(Some(table.languages.without_names(language, node.properties), table.no(shape), blame),)
+                )
+            )
+    rest = table.languages.without_names(rest, node.properties)
     if not rest.is_empty:
         found.append(ObjectNode(some=(Some(rest, ANY, blame),)))
     if node.least:
@@ -312,11 +296,7 @@ def other_objects(table: Ids, node: ObjectNode, blame: Blame) -> tuple[ObjectNod
     if node.most is not None:
         found.append(ObjectNode(least=node.most + 1))
     for part in node.some:
-        families = ((part.names, table.no(part.shape)), (part.names.complement(), ANY))
+        others = table.languages.without(ANY_STRING, part.names)
+        families = ((part.names, table.no(part.shape)), (others, ANY))
         found.append(ObjectNode(families=families))
     return tuple(found)
-
-
-def _without(language: Language, names: Iterable[str]) -> Language:
-    listed = tuple(names)
-    return language - Language.of_strings(listed) if listed and not language.is_empty else language

@@ -182,18 +182,15 @@ def _lower_object(table: Table, found: ObjectNode, leave_out: LeaveOut) -> Itera
     yield ObjectShape(
         {name: shape for name, shape in found.properties.items() if shape != NEVER},
         found.required,
-        tuple(_families_without_names(found)),
+        tuple(_families_without_names(table, found)),
         max(found.least, len(found.required)),
         found.most,
     )
 
 
-def _families_without_names(found: ObjectNode) -> Iterator[tuple[Language, ShapeId]]:
-    if not found.families:
-        return
-    names = Language.of_strings(found.properties) if found.properties else None
+def _families_without_names(table: Table, found: ObjectNode) -> Iterator[tuple[Language, ShapeId]]:
     for language, shape in found.families:
-        others = language if names is None else language - names
+        others = table.languages.without_names(language, found.properties)
         if shape != NEVER and not others.is_empty:
             yield others, shape
 
@@ -202,8 +199,12 @@ def _without_some(table: Table, found: ObjectNode, leave_out: LeaveOut) -> Itera
     """The same objects as alternatives with one condition less on what they have."""
     part, base = found.some[0], replace(found, some=found.some[1:])
     possible = [(where, shape) for where, shape in candidates(table, found, part) if not table.is_empty(shape)]
-    names = dict(_listed(possible))
-    is_open = any(not isinstance(where, str) and not where.is_finite for where, _ in possible)
+    names: dict[str, ShapeId] = {}
+    is_open = False
+    for where, shape in possible:
+        listed = [where] if isinstance(where, str) else where.strings(MAX_NAMES)
+        is_open = is_open or listed is None
+        names.update(dict.fromkeys(listed or (), shape))
     declared = _with_all_but_languages(table, found, part) if is_open else found
     if declared is None or len(names) > MAX_NAMES:
         message = "that there is a property whose name or value fits a condition cannot be enforced"
@@ -218,23 +219,13 @@ def _without_some(table: Table, found: ObjectNode, leave_out: LeaveOut) -> Itera
         yield from _with_one_more(declared, base)
 
 
-def _listed(possible: list[tuple[str | Language, ShapeId]]) -> Iterator[tuple[str, ShapeId]]:
-    for where, shape in possible:
-        if isinstance(where, str):
-            yield where, shape
-        elif where.is_finite:
-            yield from ((name, shape) for name in where.strings(MAX_NAMES) or ())
-
-
 def _with_all_but_languages(table: Table, found: ObjectNode, part: Some) -> ObjectNode | None:
     """The object with more names declared, so that any name that is not would do for the condition; None if that takes
     too many."""
     properties = dict(found.properties)
     for language, shape in found.families:
-        others = language - part.names
-        if found.properties:
-            others = others - Language.of_strings(found.properties)
-        names = others.strings(MAX_CHOICES) if others.is_finite else None
+        others = table.languages.without_names(table.languages.without(language, part.names), found.properties)
+        names = others.strings(MAX_CHOICES)
         if names is None or not table.is_empty(table.both(shape, table.no(part.shape))):
             return None
         properties.update(dict.fromkeys(names, shape))

@@ -78,17 +78,18 @@ def _families(
     site: Site, patterns: list[tuple[Language, ShapeId]], others: ShapeId
 ) -> tuple[tuple[Language, ShapeId], ...]:
     """All names, parted by which patterns they match; what no pattern matches has the shape `others`."""
+    languages = site.table.languages
     parts: list[tuple[Language, ShapeId | None]] = [(ANY_STRING, None)]
     for index, (pattern, shape) in enumerate(patterns):
         is_last = index == len(patterns) - 1
         divided: list[tuple[Language, ShapeId | None]] = []
         for language, so_far in parts:
-            within = pattern if language is ANY_STRING else language & pattern
+            within = languages.both(language, pattern)
             if not within.is_empty:
                 divided.append((within, shape if so_far is None else site.table.both(so_far, shape)))
             if so_far is None and is_last and others == NEVER:
                 continue
-            without = language - pattern
+            without = languages.without(language, pattern)
             if not without.is_empty:
                 divided.append((without, so_far))
         parts = divided

@@ -9,7 +9,6 @@ from localllm.grammar.errors import TooComplexError, UnsupportedSchemaError
 from localllm.grammar.schema import ranges
 from localllm.grammar.schema.combining import (
     candidates,
-    complement,
     intersect,
     intersect_arrays,
     intersect_objects,
@@ -18,6 +17,7 @@ from localllm.grammar.schema.combining import (
     other_objects,
     unite,
 )
+from localllm.grammar.schema.languages import Languages
 from localllm.grammar.schema.nodes import (
     ANY,
     ANYTHING,
@@ -32,7 +32,7 @@ from localllm.grammar.schema.nodes import (
 from localllm.grammar.schema.shapes import ShapeId
 
 MAX_SHAPES = 20_000
-MAX_WORK = 100_000
+MAX_WORK = 60_000
 
 
 class EndlessReferenceError(UnsupportedSchemaError):
@@ -56,6 +56,7 @@ class Table:
         self._being_checked: set[ShapeId] = set()
         self._is_empty: dict[ShapeId, bool] = {ANY: False, NEVER: True}
         self._work = 0
+        self.languages = Languages(self.spend)
         self.blame = Blame("not", "#")
 
     def spend(self, amount: int) -> None:
@@ -122,7 +123,7 @@ class Table:
             return ANY if parts else NEVER
         if len(parts) == 1:
             return parts[0]
-        return self.define(("any of", frozenset(parts)), lambda: unite([self.node(part) for part in parts]))
+        return self.define(("any of", frozenset(parts)), lambda: unite(self, [self.node(part) for part in parts]))
 
     def no(self, shape: ShapeId) -> ShapeId:
         """All values that are not of it."""
@@ -138,7 +139,7 @@ class Table:
         node, before = self.node(shape), self.blame
         self.blame = blame
         try:
-            return complement(self, node, blame)
+            return self.without(ANYTHING, node)
         finally:
             self.blame = before
 
@@ -202,7 +203,7 @@ class Table:
         """The values of a that are not of b. What is there of b that plainly is not of a costs nothing."""
         strings = a.strings
         if strings is not None and b.strings is not None:
-            strings = strings - b.strings
+            strings = self.languages.without(strings, b.strings)
             if strings.is_empty:
                 strings = None
         return Node(

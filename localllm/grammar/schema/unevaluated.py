@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from localllm.grammar.regular import Language
 from localllm.grammar.schema.combining import tidy_array
-from localllm.grammar.schema.nodes import ALL, ANY_STRING, NEVER, NOTHING, ArrayNode, Node, ObjectNode
+from localllm.grammar.schema.nodes import ALL, NEVER, NOTHING, ArrayNode, Node, ObjectNode
 from localllm.grammar.schema.shapes import ShapeId
 from localllm.grammar.schema.sites import Site
 
@@ -53,8 +53,8 @@ def _closed_object(site: Site, found: ObjectNode, shape: ShapeId) -> ObjectNode 
         if seen is None:
             families.append((language, both))
             continue
-        inside = seen if language is ANY_STRING else language & seen
-        families += [(inside, value), (language - seen, both)]
+        inside = site.table.languages.both(language, seen)
+        families += [(inside, value), (site.table.languages.without(language, seen), both)]
     kept = tuple((language, value) for language, value in families if value != NEVER and not language.is_empty)
     return replace(found, properties=properties, families=kept, evaluated=ALL)
 
