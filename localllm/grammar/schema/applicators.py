@@ -15,83 +15,91 @@ from localllm.grammar.schema.sites import Site
 from localllm.grammar.schema.values import check_text, expect, names_of
 
 
-def all_of(site: Site, keyword: str) -> Node:
+def all_of(site: Site, keyword: str, node: Node) -> Node:
     """The values of all of the schemas."""
-    node = ANYTHING
     for shape in _branches(site, keyword):
         node = intersect(site.table, node, site.table.node(shape))
     return node
 
 
-def any_of(site: Site, keyword: str) -> Node:
+def any_of(site: Site, keyword: str, node: Node) -> Node:
     """The values of at least one of the schemas.
 
     What several branches evaluate together is evaluated where all of them fit. So, where that matters, there is an
     alternative for each set of branches; the more it takes together, the less is unevaluated.
     """
-    nodes = [site.table.node(shape) for shape in _branches(site, keyword)]
-    return _together(site, nodes) if site.is_tracking else unite(site.table, nodes)
-
-
-def _together(site: Site, nodes: list[Node]) -> Node:
+    branches = [site.table.node(shape) for shape in _branches(site, keyword)]
+    if not site.is_tracking:
+        return intersect(site.table, node, unite(site.table, branches))
     found: list[Node] = []
-    for node in nodes:
-        common = (intersect(site.table, other, node) for other in found)
-        found += [node, *(other for other in common if not site.table.is_empty_node(other))]
+    for branch in branches:
+        found += [
+            other
+            for other in [intersect(site.table, before, branch) for before in (node, *found)]
+            if not site.table.is_empty_node(other)
+        ]
         if len(found) > MAX_ALTERNATIVES:
             raise TooComplexError(f"{site.place.path}: too many sets of `anyOf` branches")
-    return unite(site.table, found)
+    return unite(site.table, found) if found else NOTHING_FITS
 
 
-def one_of(site: Site, keyword: str) -> Node:
+def one_of(site: Site, keyword: str, node: Node) -> Node:
     """The values of exactly one of the schemas: of each those that no other one has."""
     table = site.table
     _accuse(site, keyword)
     shapes = _branches(site, keyword)
-    nodes = [table.node(shape) for shape in shapes]
     plain = _branches(site, keyword, is_tracking=False) if site.is_tracking else shapes
     others = [table.node(shape) for shape in plain]
     found = []
-    for index, node in enumerate(nodes):
+    for index, shape in enumerate(shapes):
         if plain.count(plain[index]) > 1:
             continue
+        one = intersect(table, node, table.node(shape))
         for position, other in enumerate(others):
             if position != index:
                 _accuse(site, keyword)
-                node = table.without(node, other)
-        found.append(node)
+                one = table.without(one, other)
+        found.append(one)
     return unite(table, found) if found else NOTHING_FITS
 
 
-def not_(site: Site, keyword: str) -> Node:
+def not_(site: Site, keyword: str, node: Node) -> Node:
     """The values that are not of the schema."""
+    shape = site.in_place(site.place.schema[keyword], keyword, is_tracking=False)
+    other = site.table.node(shape)
     _accuse(site, keyword)
-    return site.table.node(site.table.no(site.in_place(site.place.schema[keyword], keyword, is_tracking=False)))
+    return site.table.without(node, other)
 
 
-def if_then_else(site: Site, keyword: str) -> Node:
+def if_then_else(site: Site, keyword: str, node: Node) -> Node:
     """The values of `if` and `then`, and those of `else` that are not of `if`."""
     table, schema = site.table, site.place.schema
     branches = [name for name in ("then", "else") if name in site.present]
     if not branches and not site.is_tracking:
-        return ANYTHING
+        return node
+    condition = table.node(site.in_place(schema[keyword], keyword))
+    plain = table.node(site.in_place(schema[keyword], keyword, is_tracking=False))
+    then, other = (
+        table.node(site.in_place(schema[name], name)) if name in branches else ANYTHING for name in ("then", "else")
+    )
     _accuse(site, keyword)
-    condition = site.in_place(schema[keyword], keyword)
-    opposite = table.no(site.in_place(schema[keyword], keyword, is_tracking=False))
-    then, other = (site.in_place(schema[name], name) if name in branches else ANY for name in ("then", "else"))
-    positive = intersect(table, table.node(condition), table.node(then))
-    negative = intersect(table, table.node(opposite), table.node(other))
+    positive = intersect(table, node, then)
+    if other is not ANYTHING or site.is_tracking:
+        positive = intersect(table, positive, condition)
+    negative = intersect(table, node, other)
+    if then is not ANYTHING or site.is_tracking:
+        _accuse(site, keyword)
+        negative = table.without(negative, plain)
     return unite(table, [table.without_empty(positive), table.without_empty(negative)])
 
 
-def dependencies(site: Site, keyword: str) -> Node:
+def dependencies(site: Site, keyword: str, node: Node) -> Node:
     """What holds where a property is there: others are there too, or the object is of a schema."""
     value = site.place.schema[keyword]
     expect(value, dict, "an object", site.place, keyword)
-    _accuse(site, keyword)
-    node = ANYTHING
     for name, wanted in value.items():
         node = intersect(site.table, node, _dependency(site, keyword, name, wanted))
+        node = site.table.without_empty(node)
     return node
 
 
@@ -100,12 +108,11 @@ def _dependency(site: Site, keyword: str, name: str, wanted: Any) -> Node:
     check_text(name, path, keyword)
     absent = replace(ANYTHING, objects=(ObjectNode({name: NEVER}),))
     if keyword == "dependentRequired" or (keyword == "dependencies" and isinstance(wanted, list)):
-        names = dict.fromkeys((name, *names_of(wanted, site.place, keyword)))
-        present = Node(objects=(_having(names),))
+        present = Node(objects=(_having(names_of(wanted, site.place, keyword)),))
     else:
-        present = Node(objects=(_having((name,)),))
-        shape = site.in_place(wanted, keyword, name)
-        present = intersect(site.table, present, site.table.node(shape))
+        present = site.table.node(site.in_place(wanted, keyword, name))
+    if site.is_tracking:  # what the schema evaluates counts only where the property is there
+        present = intersect(site.table, Node(objects=(_having((name,)),)), present)
     return unite(site.table, [absent, present])
 
 

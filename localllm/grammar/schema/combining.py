@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from localllm.grammar.errors import TooComplexError
 from localllm.grammar.regular import Language
 from localllm.grammar.schema import ranges
-from localllm.grammar.schema.languages import Languages
+from localllm.grammar.schema.containment import Nodes, without_contained
 from localllm.grammar.schema.nodes import (
     ANY,
     ANY_STRING,
@@ -33,7 +33,7 @@ MAX_ALTERNATIVES = 400
 T = TypeVar("T")
 
 
-class Ids(Protocol):
+class Ids(Nodes, Protocol):
     """The part of a table that combining needs."""
 
     def both(self, a: ShapeId, b: ShapeId) -> ShapeId: ...
@@ -41,9 +41,6 @@ class Ids(Protocol):
     def no(self, a: ShapeId) -> ShapeId: ...
 
     def spend(self, amount: int) -> None: ...
-
-    @property
-    def languages(self) -> Languages: ...
 
 
 def intersect(table: Ids, a: Node, b: Node) -> Node:
@@ -80,7 +77,7 @@ def _common_objects(table: Ids, ours: Sequence[ObjectNode], theirs: Sequence[Obj
         one = intersect_objects(table, ours[0], theirs[0])
         return () if one is None else (one,)
     found = (intersect_objects(table, a, b) for a in ours for b in theirs)
-    return limited({node.key: node for node in found if node is not None}.values())
+    return limited(without_contained(table, list({node.key: node for node in found if node is not None}.values())))
 
 
 def intersect_arrays(table: Ids, a: ArrayNode, b: ArrayNode) -> ArrayNode | None:

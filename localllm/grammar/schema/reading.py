@@ -48,7 +48,9 @@ _APPLICATORS = {
     "dependentRequired": applicators.dependencies,
     "dependentSchemas": applicators.dependencies,
 }
-_REFERENCES = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+_IN_PLACE = frozenset((*_APPLICATORS, "$ref", "$dynamicRef", "$recursiveRef"))
+# Those that make alternatives come last, with as much known as there is.
+_DIVIDING = ("anyOf", "if", "dependentRequired", "dependentSchemas", "dependencies", "not", "oneOf")
 
 
 class Reader:
@@ -91,9 +93,13 @@ class Reader:
         site = self._site(place, present, scope, is_tracking or bool(closing))
         node = self._node_of_types(site) if present & _OF_ONE_TYPE else ANYTHING
         node = self._with_values(site, node)
-        for keyword in place.schema:
-            if keyword in present:
-                node = self._applied(site, keyword, node, scope)
+        if present & _IN_PLACE:
+            for keyword in sorted(present & _IN_PLACE, key=list(place.schema).index):
+                if keyword not in _DIVIDING:
+                    node = self._applied(site, keyword, node, scope)
+            for keyword in _DIVIDING:
+                if keyword in present:
+                    node = self._applied(site, keyword, node, scope)
         if closing:
             node = close(site, node)
             if not is_tracking:
@@ -144,14 +150,10 @@ class Reader:
 
     def _applied(self, site: Site, keyword: str, node: Node, scope: Scope) -> Node:
         apply = _APPLICATORS.get(keyword)
-        if apply is None and keyword not in _REFERENCES:
-            return node
         try:
             if apply is not None:
-                other = apply(site, keyword)
-            else:
-                other = self._follow(keyword, site.place, scope, site.is_tracking)
-            return intersect(self._table, node, other)
+                return apply(site, keyword, node)
+            return intersect(self._table, node, self._follow(keyword, site.place, scope, site.is_tracking))
         except UnsupportedSchemaError as error:
             self.leave_out(error)
             return node

@@ -101,7 +101,7 @@ class Table:
             return b
         if a == NEVER or b == NEVER:
             return NEVER
-        parts = tuple(dict.fromkeys((*self._parts.get(a, (a,)), *self._parts.get(b, (b,)))))
+        parts = tuple(dict.fromkeys((*self.parts(a), *self.parts(b))))
         if len(parts) == 1:
             return parts[0]
         if any(self._opposites.get(part) in parts for part in parts):
@@ -109,6 +109,10 @@ class Table:
         found = self.define(frozenset(parts), lambda: self._intersection(parts))
         self._parts.setdefault(found, parts)
         return found
+
+    def parts(self, shape: ShapeId) -> tuple[ShapeId, ...]:
+        """The shapes that the shape is the intersection of."""
+        return self._parts.get(shape, (shape,))
 
     def _intersection(self, parts: tuple[ShapeId, ...]) -> Node:
         found = self.node(parts[0])
