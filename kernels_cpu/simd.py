@@ -509,8 +509,8 @@ def _scalar_store(nbty: types.Type) -> Any:
 
 
 ld_i32, ld_i64 = _scalar_load(types.int32, I32), _scalar_load(types.int64, I64)
-ld_f32 = _scalar_load(types.float32, F32)
-st_i32 = _scalar_store(types.int32)
+ld_f32, ld_u8 = _scalar_load(types.float32, F32), _scalar_load(types.uint8, I8)
+st_i32, st_u8 = _scalar_store(types.int32), _scalar_store(types.uint8)
 st_i64, st_f32 = _scalar_store(types.int64), _scalar_store(types.float32)
 
 

@@ -19,7 +19,7 @@ from localllm.grammar.expressions import (
 
 
 class Analysis:
-    """`can_end`: some text is matched; `is_nullable`: the empty text is; `n_uses`: places where an expression is used."""
+    """`can_end`: it has words; `is_nullable`: an empty one; `n_uses`: at how many places it is used."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._rules = grammar.rules

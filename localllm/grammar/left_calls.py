@@ -76,7 +76,7 @@ def _first_calls(
             found[a] = None
             if is_nullable[a]:
                 following = [c]
-        elif op == p.TABLE and b != p.NONE:
+        elif op == p.TABLE and b >= 0:
             following = [b]
         elif op == p.LOOP:
             following = [c, node + 1]

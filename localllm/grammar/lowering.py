@@ -82,7 +82,7 @@ class _Lowering:
                 starts, nullable, ranks(nodes, targets, starts, nullable, self._names), self._names, strict=True
             )
         )
-        delta = np.concatenate(self._delta) if self._delta else np.zeros((0, 256), np.int32)
+        delta = np.ascontiguousarray(np.concatenate(self._delta)) if self._delta else np.zeros((0, 256), np.int32)
         return p.Program(nodes, targets, delta, tuple(self._dfas), rules, root, tuple(self._sets))
 
     def _check_references(self) -> None:
@@ -226,8 +226,12 @@ class _Lowering:
             return self._split([])
         self._ops += [p.TABLE] * n
         self._a += range(row, row + n)
-        self._b += [end if accepting else p.NONE for accepting in dfa.accepting.tolist()]
+        self._b += [end if accepting else p.not_yet(end) for accepting in dfa.accepting.tolist()]
         self._c += [first] * n
+        for state in np.flatnonzero((dfa.next < 0).all(axis=1)).tolist():  # only the word's end follows
+            self._ops[first + state] = p.SPLIT
+            self._a[first + state], self._b[first + state] = len(self._targets), 1
+            self._targets.append(end)
         return first
 
 

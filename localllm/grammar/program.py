@@ -7,7 +7,8 @@ A node is an operation and three operands, int32 each:
     RANGE   first byte     last byte       next      one byte
     SPLIT   first target   n targets       -         any of `targets[a : a + b]`
     CALL    rule           -               next      a word of that rule, then `next`
-    TABLE   row            accepting next  node 0    a state of a DFA: its row of `delta`; the node of its start
+    TABLE   row            next            node 0    a state of a DFA: its row of `delta`; `next`, or, where it
+                                                     is not accepting, `not_yet(next)`; the node of its start
     LOOP    least          most or -1      body      one body, or from `least` bodies on the node after it
     INC     -              -               LOOP      one body more
     TOKENS  set            -               next      one token of a set
@@ -29,6 +30,12 @@ from localllm.grammar.dfa import Dfa
 
 RETURN, RANGE, SPLIT, CALL, TABLE, LOOP, INC, TOKENS = range(8)
 NONE = -1
+
+
+def not_yet(node: int) -> int:
+    """How a state that is not accepting says what follows a word: a number below -1, whose `not_yet` is the node."""
+    return -2 - node
+
 
 Words = npt.NDArray[np.int32]
 

@@ -85,7 +85,7 @@ class Automaton:
             op, a, b, c = self._nodes[node]
             if op in (p.RANGE, p.TABLE, p.TOKENS):
                 kept.add(here)
-                if op == p.TABLE and b != p.NONE:
+                if op == p.TABLE and b >= 0:
                     waiting.append((b, count, frame))
             elif op == p.SPLIT:
                 waiting += [(target, count, frame) for target in self._targets[a : a + b]]

@@ -1,0 +1,1 @@
+"""Automata over bytes, compiled: the states of a pushdown automaton, and which tokens of a vocabulary may follow."""

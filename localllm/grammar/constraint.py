@@ -1,0 +1,282 @@
+"""A grammar and a vocabulary together: which tokens may come next. The states are kernels_cpu/automata's."""
+
+from __future__ import annotations
+
+import bisect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels_cpu.automata import layout
+from kernels_cpu.automata.states import fill_tables, keep_frame, keep_state
+from kernels_cpu.automata.tokens import bytes_state, forced_bytes, start_state, state_tokens, token_state
+from localllm.grammar.errors import TooComplexError
+from localllm.grammar.expressions import Grammar
+from localllm.grammar.lowering import lower
+from localllm.grammar.program import Program
+from localllm.grammar.regular import JSON_CHARACTER
+from localllm.grammar.vocabulary import Mask, Vocabulary
+
+FIRST_STATES, FIRST_CELLS, FIRST_FRAMES = 64, 4 * layout.WORK_CELLS, 64
+MAX_STATES = 1 << 15
+"""States that are kept, 1 KB each; at that many those that no matcher is in are forgotten."""
+MAX_MASKS = 128
+WIDE_BYTES = 32
+"""A state of a DFA that goes on with so many bytes has its tokens computed once, wherever the DFA is used."""
+
+
+Cells = npt.NDArray[np.int32]
+
+
+class Constraint:
+    """What a grammar allows, token by token. Its matchers are independent of one another.
+
+    Not for several threads at once. Raises: GrammarError, TooComplexError.
+    """
+
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+        self._program = program = lower(grammar)
+        self.vocabulary = vocabulary
+        self._record = np.zeros(layout.AUTOMATON_WORDS, np.int64)
+        self._arrays: dict[int, npt.NDArray[Any]] = {}
+        self._matchers: weakref.WeakSet[Matcher] = weakref.WeakSet()
+        self.max_states = MAX_STATES
+        self._known: list[npt.NDArray[Any]] = []
+        self._put(layout.NODES, program.nodes)
+        self._put(layout.TARGETS, program.targets)
+        self._put(layout.DELTA, program.delta)
+        self._put(layout.RULES, np.array([(r.start, r.is_nullable, r.rank) for r in program.rules], np.int32))
+        self._record[layout.ROOT] = program.root
+        self._put(layout.SET_BITS, self._set_bits(program))
+        self._put(layout.ROW_INFO, self._row_info(program))
+        for word in (layout.WORK, layout.LOG, layout.KEPT):
+            self._put(word, np.empty((layout.WORK_CELLS, 3), np.int32))
+        self._put(layout.PICKED, np.empty((2 * layout.WORK_CELLS, 3), np.int32))
+        self._put(layout.CALLED, np.empty((layout.WORK_CELLS, 4), np.int32))
+        self._put(layout.SEEN, np.zeros((2 * layout.WORK_CELLS, 2), np.int32))
+        self._put(layout.WAY, np.empty((vocabulary.longest + 2, 2), np.int32))
+        self._put(layout.MASKS, np.empty((MAX_MASKS, vocabulary.n_words), np.uint32))
+        self._record[layout.MAX_MASKS] = MAX_MASKS
+        self._make_pools(FIRST_STATES, FIRST_CELLS, FIRST_FRAMES, FIRST_CELLS)
+        self.address = int(self._record.ctypes.data)
+        self._start = self.answer(start_state, self.address)
+
+    def matcher(self) -> Matcher:
+        """One text, at its beginning."""
+        return Matcher(self, self._start)
+
+    def enter(self, matcher: Matcher) -> None:
+        """Know a matcher, whose state is kept from now on."""
+        self._matchers.add(matcher)
+
+    def answer(self, routine: Callable[..., int], *args: int) -> int:
+        """What a routine says in the end, after what it wants has been made. Raises: TooComplexError."""
+        while (found := routine(*args)) < 0:
+            if found == layout.GROW:
+                self._grow()
+            elif found == layout.WANT_ROW:
+                self._learn_row(int(self._record[layout.WANTED]))
+            elif found == layout.WANT_MASKS:
+                self._array(layout.STATES)[:, 3] = layout.UNKNOWN
+                self._record[layout.N_MASKS] = 0
+            else:
+                raise TooComplexError(f"the text can be read in more than {layout.WORK_CELLS:,} ways at once")
+        return found
+
+    @property
+    def n_states(self) -> int:
+        """How many states are known."""
+        return int(self._record[layout.N_STATES])
+
+    def flags(self, state: int) -> int:
+        return int(self._array(layout.STATES)[state, 2])
+
+    def has_more(self, state: int) -> bool:
+        """Whether anything can follow."""
+        return bool(self._array(layout.STATES)[state, 1])
+
+    def _put(self, word: int, array: npt.NDArray[Any]) -> None:
+        self._arrays[word] = array
+        self._record[word] = array.ctypes.data
+
+    def _array(self, word: int) -> npt.NDArray[Any]:
+        return self._arrays[word]
+
+    def _set_bits(self, program: Program) -> Mask:
+        n_vocab = self.vocabulary.n_vocab
+        bits = np.zeros((len(program.token_sets), self.vocabulary.n_words), np.uint32)
+        for i, (ids, negated) in enumerate(program.token_sets):
+            chosen = np.full(n_vocab, negated)
+            chosen[[token for token in ids if 0 <= token < n_vocab]] = not negated
+            chosen[list(self.vocabulary.eos_ids)] = False
+            bits[i] = self.vocabulary.mask_of(chosen)
+        return bits
+
+    def _row_info(self, program: Program) -> npt.NDArray[np.int64]:
+        info = np.zeros((len(program.delta), 4), np.int64)
+        info[:, 0] = np.where((program.delta >= 0).sum(axis=1) >= WIDE_BYTES, layout.WIDE, layout.NARROW)
+        for row, dfa in program.dfas:
+            if dfa.key == JSON_CHARACTER.key:
+                info[row, 0] = layout.CHARACTER
+        return info
+
+    def _learn_row(self, row: int) -> None:
+        dfas = self._program.dfas
+        first, dfa = dfas[bisect.bisect_right(dfas, row, key=lambda owned: owned[0]) - 1]
+        known = self.vocabulary.row_tokens(dfa, self._program.delta[first : first + dfa.n_states], row - first)
+        self._known += [known.bits, known.exits]
+        kind = layout.KNOWN_BY_REST if known.by_rest else layout.KNOWN
+        info = self._array(layout.ROW_INFO)
+        info[row] = kind, known.bits.ctypes.data, known.exits.ctypes.data, len(known.exits)
+
+    # Pools
+
+    def _make_pools(self, n_states: int, n_cells: int, n_frames: int, n_pairs: int) -> None:
+        """Empty ones, with room for so many."""
+        record = self._record
+        record[[layout.N_STATES, layout.N_FRAMES]] = 1
+        record[[layout.N_CELLS, layout.N_PAIRS, layout.N_MASKS]] = 0
+        record[layout.MAX_STATES], record[layout.MAX_CELLS] = n_states, n_cells
+        record[layout.MAX_FRAMES], record[layout.MAX_PAIRS] = n_frames, n_pairs
+        self._put(layout.STATES, np.empty((n_states, 4), np.int32))
+        self._array(layout.STATES)[0] = 0, 0, 0, layout.UNKNOWN
+        self._put(layout.STATE_CELLS, np.empty((n_cells, 3), np.int32))
+        self._put(layout.STATE_TABLE, np.zeros(2 * n_states, np.int32))
+        self._put(layout.FOLLOWING, np.empty((n_states, 256), np.int32))
+        self._array(layout.FOLLOWING)[0] = layout.DEAD
+        self._put(layout.FRAMES, np.empty((n_frames, 2), np.int32))
+        self._array(layout.FRAMES)[0] = 0
+        self._put(layout.PAIRS, np.empty((n_pairs, 3), np.int32))
+        self._put(layout.FRAME_TABLE, np.zeros(2 * n_frames, np.int32))
+
+    def _grow(self) -> None:
+        """Twice the room, where half of it is used."""
+        record = self._record
+        used = record[[layout.N_STATES, layout.N_CELLS, layout.N_FRAMES, layout.N_PAIRS]].tolist()
+        room = record[[layout.MAX_STATES, layout.MAX_CELLS, layout.MAX_FRAMES, layout.MAX_PAIRS]].tolist()
+        n_masks = int(record[layout.N_MASKS])
+        tables = (layout.STATES, layout.STATE_CELLS, layout.FRAMES, layout.PAIRS, layout.FOLLOWING)
+        old = [self._array(word) for word in tables]
+        self._make_pools(*(2 * most if 2 * n >= most else most for n, most in zip(used, room, strict=True)))
+        record[[layout.N_STATES, layout.N_CELLS, layout.N_FRAMES, layout.N_PAIRS]] = used
+        record[layout.N_MASKS] = n_masks
+        for word, table, n in zip(tables, old, [*used, used[0]], strict=True):
+            self._array(word)[:n] = table[:n]
+        fill_tables(self.address)
+
+    def tidy(self) -> None:
+        """Forget the states that no matcher is in, once there are more than `max_states`."""
+        cells = self._array(layout.STATE_CELLS)
+        frames, pairs = self._array(layout.FRAMES), self._array(layout.PAIRS)
+        live = sorted({self._start, *(matcher.state for matcher in self._matchers)} - {layout.DEAD})
+        spans = {state: self._array(layout.STATES)[state, :3].tolist() for state in live}
+        used = np.zeros(len(frames), np.bool_)
+        for first, n, _ in spans.values():
+            used[cells[first : first + n, 2]] = True
+        for frame in range(len(frames) - 1, 0, -1):  # a frame comes after those that it waits in
+            if used[frame]:
+                used[pairs[frames[frame, 0] :][: frames[frame, 1], 2]] = True
+        self._make_pools(FIRST_STATES, FIRST_CELLS, FIRST_FRAMES, FIRST_CELLS)
+        numbers = np.zeros(len(frames), np.int32)
+        for frame in (np.flatnonzero(used[1:]) + 1).tolist():
+            numbers[frame] = self._kept(keep_frame, pairs[frames[frame, 0] :][: frames[frame, 1]], numbers)
+        moved = {layout.DEAD: layout.DEAD}
+        for state, (first, n, flags) in spans.items():
+            moved[state] = self._kept(keep_state, cells[first : first + n], numbers, flags)
+        self._start = moved[self._start]
+        for matcher in self._matchers:
+            matcher.state = moved[matcher.state]
+        if int(self._record[layout.N_STATES]) > self.max_states // 2:
+            self.max_states *= 2
+
+    def _kept(self, keep: Callable[..., int], old: Cells, numbers: Cells, *more: int) -> int:
+        """The new number of a frame or state that was made of these cells, whose frames have new `numbers`."""
+        cells = old.copy()
+        cells[:, 2] = numbers[cells[:, 2]]
+        return self.answer(keep, self.address, cells.ctypes.data, len(cells), *more)
+
+
+class Matcher:
+    """One text on its way through a constraint."""
+
+    def __init__(self, constraint: Constraint, state: int) -> None:
+        self._constraint = constraint
+        self.state = state
+        self._is_ended = False
+        self._tokens, self._after = state_tokens.load(), token_state.load()
+        self._m, self._v = constraint.address, constraint.vocabulary.address
+        self._out: Mask | None = None
+        self._out_address = 0
+        constraint.enter(self)
+
+    def fill_mask(self, out: Mask) -> None:
+        """The tokens that may follow, into uint32 [n_words], C-contiguous: bit t % 32 of word t // 32 is token t.
+
+        Raises: TooComplexError.
+        """
+        if self._is_ended:
+            out[:] = 0
+            return
+        if out is not self._out:
+            self._out, self._out_address = out, out.ctypes.data
+        if self._tokens(self._m, self._v, self.state, self._out_address) < 0:
+            self._constraint.answer(self._tokens, self._m, self._v, self.state, self._out_address)
+
+    def accept(self, token: int) -> bool:
+        """Take a token; where it does not fit (False) nothing changes. Raises: TooComplexError."""
+        vocabulary = self._constraint.vocabulary
+        if token in vocabulary.eos_ids:
+            self._is_ended = not self._is_ended and self.is_complete()
+            return self._is_ended
+        if self._is_ended or not 0 <= token < vocabulary.n_vocab:
+            return False
+        state = self._after(self._m, self._v, self.state, token)
+        return self._move(
+            state if state >= 0 else self._constraint.answer(self._after, self._m, self._v, self.state, token)
+        )
+
+    def accept_bytes(self, data: bytes) -> bool:
+        """Take a text; where it does not fit (False) nothing changes. Raises: TooComplexError."""
+        if self._is_ended:
+            return not data
+        text = np.frombuffer(data + b"\0", np.uint8)
+        return self._move(self._constraint.answer(bytes_state, self._m, self.state, text.ctypes.data, len(data)))
+
+    def is_complete(self) -> bool:
+        """Whether the text may end here."""
+        return bool(self._constraint.flags(self.state) & layout.IS_COMPLETE)
+
+    def is_finished(self) -> bool:
+        """Whether the text ends here: nothing can follow, or its end was accepted."""
+        return self._is_ended or (self.is_complete() and not self._constraint.has_more(self.state))
+
+    def forced_bytes(self, limit: int = 1024) -> bytes:
+        """What must follow, whatever follows later, up to `limit` bytes: nothing where there is a choice, or where the
+        text may end. Raises: TooComplexError."""
+        if self._is_ended:
+            return b""
+        out = np.empty(limit, np.uint8)
+        n = self._constraint.answer(forced_bytes, self._m, self.state, out.ctypes.data, limit)
+        return out[:n].tobytes()
+
+    def n_accepted(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, one after another, would be accepted; nothing changes. Raises: TooComplexError."""
+        draft = self.clone()
+        return next((i for i, token in enumerate(tokens) if not draft.accept(token)), len(tokens))
+
+    def clone(self) -> Matcher:
+        """Another text with the same beginning."""
+        other = Matcher(self._constraint, self.state)
+        other._is_ended = self._is_ended
+        return other
+
+    def _move(self, state: int) -> bool:
+        if state == layout.DEAD:
+            return False
+        self.state = state
+        if state >= self._constraint.max_states:
+            self._constraint.tidy()
+        return True
