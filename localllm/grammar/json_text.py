@@ -89,6 +89,9 @@ class Layout:
         return sequence(self.begin_object, *members, self.end_object)
 
     def member(self, key: Expression, value: Expression) -> Expression:
+        """A key with its value."""
+        if isinstance(key, Literal) and isinstance(self.colon, Literal):
+            return sequence(Literal(key.data + self.colon.data), value)
         return sequence(key, self.colon, value)
 
     @functools.cached_property
