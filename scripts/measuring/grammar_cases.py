@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,45 @@ def compact(value: Any) -> str | None:
 def in_declared_order(value: Any, schema: Any) -> Any:
     """The value with the keys of its objects as the schema declares them, undeclared ones last."""
     return _ordered(value, [schema], schema)
+
+
+def accepted_order(value: Any, takes: Callable[[str], bool], most: int) -> str | None:
+    """A text of the value with its keys in an order such that `takes` takes every beginning of it that is tried; None
+    where there is none, or none is found by asking `most` times."""
+    asked = 0
+
+    def is_taken(text: str) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked <= most and takes(text)
+
+    def after(part: Any, before: str) -> Iterator[str]:
+        if isinstance(part, dict):
+            yield from after_members(part, before, "{")
+        elif isinstance(part, list):
+            yield from after_items(part, before, "[")
+        else:
+            text = before + json.dumps(part, ensure_ascii=False)
+            if is_taken(text):
+                yield text
+
+    def after_members(rest: dict[str, Any], before: str, mark: str) -> Iterator[str]:
+        if not rest:
+            yield before + ("{}" if mark == "{" else "}")
+        for name, part in rest.items():
+            begun = f"{before}{mark}{json.dumps(name, ensure_ascii=False)}:"
+            others = {other: rest[other] for other in rest if other != name}
+            for text in after(part, begun) if is_taken(begun) else ():
+                yield from after_members(others, text, ",")
+
+    def after_items(rest: list[Any], before: str, mark: str) -> Iterator[str]:
+        if not rest:
+            yield before + ("[]" if mark == "[" else "]")
+            return
+        for text in after(rest[0], before + mark):
+            yield from after_items(rest[1:], text, ",")
+
+    return next(filter(is_taken, after(value, "")), None)
 
 
 def _ordered(value: Any, schemas: list[Any], root: Any) -> Any:
