@@ -19,7 +19,7 @@ class Draft(enum.IntEnum):
     ANY = 9999
 
 
-_URI = re.compile(r"https?://json-schema\.org/(?:draft[-/]([0-9-]+)/)?(?:hyper-)?schema#?")
+_URI = re.compile(r"(?:https?://)?json-schema\.org/(?:draft[-/]([0-9-]+)/)?(?:hyper-)?schema#?/?")
 _NUMBERS = {"04": Draft.D4, "06": Draft.D6, "07": Draft.D7, "2019-09": Draft.D2019, "2020-12": Draft.D2020}
 
 

@@ -90,6 +90,17 @@ def _is_barred(numbers: NumberRange, step: Fraction | None) -> bool:
     return step is not None and any((step / other).denominator == 1 for other in numbers.not_multiples_of)
 
 
+def listed(numbers: NumberRange, limit: int) -> list[Fraction] | None:
+    """The numbers of a canonical range, in order, if there are at most `limit` of them."""
+    if is_point(numbers):
+        return [Fraction(numbers.least or 0)]
+    step = step_of(numbers)
+    if step is None or numbers.least is None or numbers.most is None or numbers.not_multiples_of:
+        return None
+    n_steps = (numbers.most - numbers.least) / step
+    return [numbers.least + step * index for index in range(int(n_steps) + 1)] if n_steps < limit else None
+
+
 def intersect(a: Ranges, b: Ranges) -> Ranges:
     """The numbers of both."""
     if a is b or b == ALL_NUMBERS:

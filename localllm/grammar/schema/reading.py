@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localllm.grammar.errors import SchemaError, UnsupportedSchemaError
+from localllm.grammar.errors import SchemaError, TooComplexError, UnsupportedSchemaError
 from localllm.grammar.schema import applicators, ranges
 from localllm.grammar.schema.array_keywords import ARRAY_KEYWORDS, arrays_of
 from localllm.grammar.schema.combining import intersect
@@ -157,6 +157,8 @@ class Reader:
         except UnsupportedSchemaError as error:
             self.leave_out(error)
             return node
+        except TooComplexError as error:
+            raise error if str(error).startswith("#") else TooComplexError(f"{site.place.path}: {error}") from error
 
     def _follow(self, keyword: str, place: Place, scope: Scope, is_tracking: bool) -> Node:
         """What a reference means, of whichever kind it is."""

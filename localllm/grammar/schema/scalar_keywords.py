@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from localllm.grammar.errors import PatternError, SchemaError, UnsupportedSchemaError
+from localllm.grammar.errors import PatternError, SchemaError, TooComplexError, UnsupportedSchemaError
 from localllm.grammar.regular import Language
 from localllm.grammar.schema import ranges
 from localllm.grammar.schema.documents import Place, pointer
@@ -120,5 +120,5 @@ def language_of_pattern(pattern: str, path: str, keyword: str) -> Language:
     """The strings that a regular expression is found in."""
     try:
         return Language.of_regex(pattern)
-    except PatternError as error:
+    except (PatternError, TooComplexError) as error:
         raise UnsupportedSchemaError(str(error), path=path, keyword=keyword) from error

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from localllm.grammar.errors import UnsupportedSchemaError
 from localllm.grammar.schema.nodes import NEVER, ArrayNode, Node
-from localllm.grammar.schema.ranges import is_point
-from localllm.grammar.schema.shapes import ShapeId
+from localllm.grammar.schema.ranges import listed
 from localllm.grammar.schema.table import Table
 
-# Different items among which each may come once: the rules have a state for each set of those that came.
-MAX_DIFFERENT = 10
+# The rules have a state for each set of items that came already.
+MAX_SETS = 1024
+MAX_VALUES = 64
 MAX_COMPARED = 24
 
 LeaveOut = Callable[[UnsupportedSchemaError], None]
@@ -24,10 +25,9 @@ def settle_unique(table: Table, array: ArrayNode, leave_out: LeaveOut) -> ArrayN
         return array
     if _differ_anyway(table, array):
         return replace(array, unique=None)
-    values = _different(table, array)
-    if values is not None and not array.contains:
+    if not array.contains and _has_few_sets(table, array):
         return array
-    message = f"that items differ can only be enforced where they are of at most {MAX_DIFFERENT} values"
+    message = "that items differ can only be enforced where they are of few values"
     leave_out(UnsupportedSchemaError(message, path=array.unique.path, keyword=array.unique.keyword))
     return replace(array, unique=None)
 
@@ -56,28 +56,34 @@ def _differ_anyway(table: Table, array: ArrayNode) -> bool:
     return all(table.is_empty(table.both(item, other)) for index, item in enumerate(items) for other in items[:index])
 
 
-def _different(table: Table, array: ArrayNode) -> int | None:
-    """How many different items there may be; None for too many."""
-    total = 0
+def _has_few_sets(table: Table, array: ArrayNode) -> bool:
+    """Whether rules could tell apart which of the possible items came already."""
+    different: set[Hashable] = set()
     for shape in dict.fromkeys((*array.prefix, array.rest)):
         if shape != NEVER:
-            n_values = count_values(table, shape)
-            if n_values is None:
-                return None
-            total += n_values
-    return total if total <= MAX_DIFFERENT else None
+            values = _values(table.node(shape))
+            if values is None:
+                return False
+            different |= values
+    longest = len(different) if array.most is None else min(array.most, len(different))
+    return sum(math.comb(len(different), n) for n in range(longest + 1)) <= MAX_SETS
 
 
-def count_values(table: Table, shape: ShapeId) -> int | None:
-    """How many values are of a shape; None for more than MAX_DIFFERENT, or where arrays or objects are among them."""
-    node: Node = table.node(shape)
-    if node.arrays or node.objects or not all(is_point(part) for part in node.numbers):
+def _values(node: Node) -> set[Hashable] | None:
+    """What tells the values of a node apart; None for more than MAX_VALUES, or where there are arrays or objects."""
+    if node.arrays or node.objects:
         return None
-    n_strings = 0
+    found: set[Hashable] = {("boolean", value) for value in node.booleans}
+    if node.has_null:
+        found.add("null")
     if node.strings is not None:
-        strings = node.strings.strings(MAX_DIFFERENT)
+        strings = node.strings.strings(MAX_VALUES)
         if strings is None:
             return None
-        n_strings = len(strings)
-    total = node.has_null + len(node.booleans) + len(node.numbers) + n_strings
-    return total if total <= MAX_DIFFERENT else None
+        found.update(strings)
+    for part in node.numbers:
+        numbers = listed(part, MAX_VALUES)
+        if numbers is None:
+            return None
+        found.update(("number", number) for number in numbers)
+    return found if len(found) <= MAX_VALUES else None
