@@ -114,7 +114,7 @@ class _Lowering:
         end = self._node(p.RETURN)
         if isinstance(body, Dfa):
             return self._table(body, end)
-        if isinstance(body, Repeat) and not _is_plain(body):
+        if isinstance(body, Repeat) and not _is_plain(body) and self._analysis.can_end(body.item):
             return self._counted(body, end)
         return self._build(body, end, 0)
 

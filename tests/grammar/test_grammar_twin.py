@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localllm.grammar.errors import GrammarError, LeftRecursionError, TooComplexError
@@ -62,6 +62,7 @@ def ends(expression: Expression, text: bytes, starts: frozenset[int]) -> frozens
 
 
 @settings(max_examples=300, deadline=None)
+@example(Repeat(Sequence((A, Repeat(NEVER, 1, None))), 0, 2))
 @given(EXPRESSIONS)
 def test_words_of_an_expression(expression: Expression) -> None:
     words = [text for text in TEXTS if len(text) in ends(expression, text, frozenset({0}))]
