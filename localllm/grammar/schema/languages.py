@@ -48,6 +48,7 @@ class Languages:
         if known is None:
             self._spend(LANGUAGE_WORK)
             made = make(a, b)
+            self._spend(len(getattr(made.form, "accepting", ())) // 10)
             made = self._same.setdefault(made, made)
             known = self._made[key] = (made, a, b)  # holding a and b keeps their identities
         return known[0]

@@ -31,7 +31,8 @@ def lower(table: Table, node: Node, leave_out: LeaveOut) -> Shape:
     numbers = node.numbers
     if any(part.not_multiples_of for part in numbers):
         message = "numbers that are no multiples of another cannot be enforced"
-        leave_out(UnsupportedSchemaError(message, path=node.path, keyword="not"))
+        keyword = next((keyword for keyword in ("oneOf", "if") if node.path.endswith(f"/{keyword}")), "not")
+        leave_out(UnsupportedSchemaError(message, path=node.path, keyword=keyword))
         numbers = tuple(replace(part, not_multiples_of=()) for part in numbers)
     return Shape(node.has_null, node.booleans, numbers, node.strings, arrays, objects, node.path)
 

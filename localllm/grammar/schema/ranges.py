@@ -16,6 +16,7 @@ ALL_NUMBERS: Ranges = (NumberRange(),)
 INTEGERS: Ranges = (NumberRange(is_integer=True),)
 
 MAX_RANGES = 2000
+MAX_PAIRS = 200_000
 # Integers in ranges this short are listed where that makes them simpler.
 MAX_LISTED = 64
 _ONE = Fraction(1)
@@ -107,6 +108,8 @@ def intersect(a: Ranges, b: Ranges) -> Ranges:
         return a
     if a == ALL_NUMBERS:
         return b
+    if len(a) * len(b) > MAX_PAIRS:
+        raise TooComplexError(f"{len(a)} and {len(b)} ranges of numbers are too many to compare")
     return unite(part for one in a for other in b for part in _meet(one, other))
 
 
@@ -177,10 +180,22 @@ def _contains(a: NumberRange, b: NumberRange) -> bool:
 
 def complement(ranges: Ranges) -> Ranges:
     """All numbers that are in none of them."""
-    found = ALL_NUMBERS
+    found = _between(sorted({numbers.least for numbers in ranges if is_point(numbers) and numbers.least is not None}))
     for numbers in ranges:
-        found = intersect(found, _complement_of_one(numbers))
+        if not is_point(numbers):
+            found = intersect(found, _complement_of_one(numbers))
     return found
+
+
+def _between(values: list[Fraction]) -> Ranges:
+    """All numbers but these, which are in order."""
+    if not values:
+        return ALL_NUMBERS
+    gaps = (
+        NumberRange(least=a, most=b, excludes_least=True, excludes_most=True) for a, b in itertools.pairwise(values)
+    )
+    first = NumberRange(most=values[0], excludes_most=True)
+    return (first, *gaps, NumberRange(least=values[-1], excludes_least=True))
 
 
 def _complement_of_one(numbers: NumberRange) -> Ranges:
@@ -189,19 +204,13 @@ def _complement_of_one(numbers: NumberRange) -> Ranges:
         parts.append(NumberRange(most=numbers.least, excludes_most=not numbers.excludes_least))
     if numbers.most is not None:
         parts.append(NumberRange(least=numbers.most, excludes_least=not numbers.excludes_most))
-    if is_point(numbers):
-        return tuple(parts)
     step = step_of(numbers)
     if step is not None and numbers.least is not None and numbers.most is not None:
         n_gaps = (numbers.most - numbers.least) / step
         if n_gaps <= MAX_LISTED:
             values = [numbers.least + step * index for index in range(int(n_gaps) + 1)]
-            gaps = (
-                NumberRange(least=a, most=b, excludes_least=True, excludes_most=True)
-                for a, b in itertools.pairwise(values)
-            )
             excluded = (point(value) for value in values if not _avoids(value, numbers.not_multiples_of))
-            return (*parts, *gaps, *excluded)
+            return (*_between(values), *excluded)
     inside = NumberRange(
         least=numbers.least,
         most=numbers.most,

@@ -94,15 +94,25 @@ def strings_of(site: Site) -> Language | None:
     if "format" in present:
         expect(place.schema["format"], str, "the name of a format", place, "format")
         language = _language_of_format(site, place.schema["format"])
-        found = language if found is ANY_STRING else found & language
+        found = _narrowed(site, found, language, "format")
     least = count_of(place, "minLength") if "minLength" in present else 0
     most = count_of(place, "maxLength") if "maxLength" in present else None
     if least or most is not None:
         if most is not None and least > most:
             return None
         lengths = Language.of_length(least, most)
-        found = lengths if found is ANY_STRING else found & lengths
+        found = _narrowed(site, found, lengths, "minLength" if most is None else "maxLength")
     return None if found.is_empty else found
+
+
+def _narrowed(site: Site, found: Language, by: Language, keyword: str) -> Language:
+    """The strings of both languages, of which the second is what `keyword` says."""
+    try:
+        return site.table.languages.both(found, by)
+    except TooComplexError as error:
+        path = pointer(site.place.path, keyword)
+        site.leave_out(UnsupportedSchemaError(f"beside the rest, {error}", path=path, keyword=keyword))
+        return found
 
 
 def _language_of_format(site: Site, name: str) -> Language:

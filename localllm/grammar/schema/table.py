@@ -143,7 +143,7 @@ class Table:
         node, before = self.node(shape), self.blame
         self.blame = blame
         try:
-            return self.without(ANYTHING, node)
+            return self.without(ANYTHING, node).at(blame.path)
         finally:
             self.blame = before
 
