@@ -1,4 +1,4 @@
-"""Patterns of the addresses of hosts and of mailboxes, as their RFCs define them; it makes no automata."""
+"""Patterns of the names and addresses of hosts, as their RFCs define them; it makes no automata."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ _SHORTENED = [f"{_some_groups(5 - n)}::(?:{_GROUP}:){{{n}}}{_TAIL}" for n in ran
 _SHORTENED += [f"{_some_groups(6)}::{_GROUP}", f"{_some_groups(7)}::"]
 IPV6 = f"(?:(?:{_GROUP}:){{6}}{_TAIL}|{'|'.join(_SHORTENED)})"
 
-# RFC 1123, section 2.1.
-_LABEL = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
-HOST_NAME = f"{_LABEL}(?:\\.{_LABEL})*"
-# Where a label begins as one in Punycode does.
-PUNYCODE = "(?:^|\\.)[Xx][Nn]--"
-
-# RFC 5321, section 4.1.2: a dot-string or a quoted one.
-_ATOM = "[0-9A-Za-z!#$%&'*+/=?^_`{|}~-]+"
-LOCAL_PART = f'(?:{_ATOM}(?:\\.{_ATOM})*|"(?:[ !#-\\[\\]-~]|\\\\[ -~])*")'
-ADDRESS_LITERAL = f"\\[(?:{IPV4}|[Ii][Pp][Vv]6:{IPV6})\\]"
+# RFC 1123, section 2.1; of the length of whole names they know nothing.
+LABEL = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
+HOST_NAME = f"{LABEL}(?:\\.{LABEL})*"

@@ -10,10 +10,19 @@ import functools
 from collections.abc import Callable
 
 from localllm.grammar.regular import addresses, moments, resources
+from localllm.grammar.regular.host_names import host_names
 from localllm.grammar.regular.language import Language
+from localllm.grammar.regular.mail import email, idn_email
+from localllm.grammar.regular.pattern_texts import PATTERN_TEXT
+
+_LEAP_SECONDS = "the leap second is left out for offsets from UTC that are no multiple of 15 minutes"
 
 RESTRICTIONS = {
-    "hostname": "names with a label in Punycode (xn--…) are left out",
+    "hostname": "names with a label in Punycode (xn--…) are left out, and some of more than 120 characters",
+    "time": _LEAP_SECONDS,
+    "date-time": _LEAP_SECONDS,
+    "idn-email": "labels beyond ASCII have at most 8 characters, of Latin, Greek, Cyrillic, kana, Han or Hangul",
+    "regex": "groups are nested at most 4 deep; back-references and names of groups are left out",
 }
 """What is left out of formats whose language is smaller than the format, by name."""
 
@@ -54,25 +63,15 @@ def _made(name: str) -> Language:
     return Language.of_regex(found, anchored=True) if isinstance(found, str) else found()
 
 
-def _host_name() -> Language:
-    names = Language.of_regex(addresses.HOST_NAME, anchored=True)
-    return names - Language.of_regex(addresses.PUNYCODE)
-
-
-def _email() -> Language:
-    local = Language.of_regex(addresses.LOCAL_PART, anchored=True) & Language.of_length(1, 64)
-    domain = Language.of_regex(f"@(?:{addresses.HOST_NAME}|{addresses.ADDRESS_LITERAL})", anchored=True)
-    return local.concat(domain)
-
-
 _FORMATS: dict[str, str | Callable[[], Language]] = {
     "date": moments.DATE,
     "time": moments.TIME,
     "date-time": f"{moments.DATE}[Tt]{moments.TIME}",
     "duration": moments.DURATION,
     "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
-    "email": _email,
-    "hostname": _host_name,
+    "email": email,
+    "idn-email": idn_email,
+    "hostname": lambda: Language(host_names()),
     "ipv4": addresses.IPV4,
     "ipv6": addresses.IPV6,
     "uri": resources.URI,
@@ -80,6 +79,7 @@ _FORMATS: dict[str, str | Callable[[], Language]] = {
     "iri": resources.IRI,
     "iri-reference": resources.IRI_REFERENCE,
     "uri-template": resources.URI_TEMPLATE,
+    "regex": PATTERN_TEXT,
     "json-pointer": resources.JSON_POINTER,
     "relative-json-pointer": resources.RELATIVE_JSON_POINTER,
 }

@@ -9,8 +9,26 @@ DATE = (
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     f"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
 )
-_OFFSET = "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-TIME = f"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?{_OFFSET}|23:59:60(?:\\.[0-9]+)?(?:[Zz]|[+-]00:00))"
+# A second 60 is the one before midnight in UTC. It is known where the offset is a multiple of a quarter of an hour, as
+# all have been since there are leap seconds; with all offsets the automaton would be twelve times as large.
+_DAY, _LAST_MINUTE, _QUARTER = 24 * 60, 23 * 60 + 59, 15
+_FRACTION = "(?:\\.[0-9]+)?"
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _leap_second(offset: int) -> str:
+    """The times of the leap second where local time is so many minutes ahead of UTC, or behind by the rest of a day."""
+    z = "[Zz]|" if offset == 0 else ""
+    zones = f"(?:{z}\\+{_clock(offset)}|-{_clock(-offset % _DAY)})"
+    return f"{_clock((_LAST_MINUTE + offset) % _DAY)}:60{_FRACTION}{zones}"
+
+
+_ZONE = "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_LEAP_SECONDS = "|".join(map(_leap_second, range(0, _DAY, _QUARTER)))
+TIME = f"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}{_ZONE}|{_LEAP_SECONDS})"
 
 # Appendix A: no unit may be left out between two others.
 _CLOCK = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
