@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from localllm.grammar.expressions import (
-    Expression,
-    Grammar,
-    Reference,
-    Repeat,
-    TokenSet,
-    choice,
-    optional,
-    sequence,
-)
+from localllm.grammar.characters import one_of
+from localllm.grammar.expressions import Expression, Grammar, Reference, Repeat, TokenSet, optional
 from localllm.grammar.first_references import check_left_recursion
-from localllm.grammar.gbnf.characters import character_class, literal, one_of
+from localllm.grammar.gbnf.characters import character_class, literal
+from localllm.grammar.groups import Group
 from localllm.grammar.regular import charsets
 from localllm.grammar.source import Source
 
@@ -47,23 +39,6 @@ def parse_gbnf(text: str, *, root: str = "root", token_ids: Callable[[str], int 
     Raises: GrammarError for what is malformed, with the place; LeftRecursionError.
     """
     return _Parser(text, token_ids).grammar(root)
-
-
-@dataclass
-class _Group:
-    """Alternatives that are being read. `begin`: where, for errors."""
-
-    begin: int
-    alternatives: list[Expression] = field(default_factory=list)
-    items: list[Expression] = field(default_factory=list)
-
-    def close_alternative(self) -> None:
-        self.alternatives.append(sequence(*self.items))
-        self.items = []
-
-    def expression(self) -> Expression:
-        self.close_alternative()
-        return choice(self.alternatives)
 
 
 class _Parser:
@@ -119,7 +94,7 @@ class _Parser:
         self._rules[name] = self._alternatives()
 
     def _alternatives(self) -> Expression:
-        groups = [_Group(self._at)]
+        groups = [Group(self._at)]
         self._skip(_BLANKS_AND_LINES)
         # An empty last alternative: what follows the lines is another rule.
         while self._at < len(self._text) and not (len(groups) == 1 and self._ends_rule(groups[0])):
@@ -129,7 +104,7 @@ class _Parser:
             raise self._source.error('"(" is not closed', groups[-1].begin)
         return groups[0].expression()
 
-    def _ends_rule(self, group: _Group) -> bool:
+    def _ends_rule(self, group: Group) -> bool:
         """Whether the rule ends here; lines before one that begins with `|` are read."""
         following = _BLANKS_AND_LINES.match(self._text, self._at)
         assert following is not None
@@ -147,7 +122,7 @@ class _Parser:
 
     # Items
 
-    def _item(self, groups: list[_Group]) -> None:
+    def _item(self, groups: list[Group]) -> None:
         group, at = groups[-1], self._at
         letter = self._text[at]
         if letter == '"':
@@ -171,7 +146,7 @@ class _Parser:
             self._skip(_BLANKS_AND_LINES)
         elif letter == "(":
             self._at += 1
-            groups.append(_Group(at))
+            groups.append(Group(at))
         elif letter == ")" and len(groups) > 1:
             self._at += 1
             groups.pop()
