@@ -1,7 +1,4 @@
-"""What requests are refused for before anything is rendered; it knows nothing of templates and tokens.
-
-Constraints fail closed: what would have to be constrained and cannot be is refused, never generated freely.
-"""
+"""What requests are refused for before anything is rendered; it knows nothing of templates and tokens."""
 
 from __future__ import annotations
 
@@ -13,17 +10,6 @@ from localllm.messages import GenerateRequest
 
 FREE_CHOICES = (None, "auto", "none")
 OWN_VARIABLES = frozenset({"messages", "tools", "functions", "add_generation_prompt", "bos_token", "eos_token", "self"})
-
-
-def check_constraints(request: GenerateRequest) -> None:
-    """Refuse what asks for a constraint. Raises: RequestError."""
-    if request.format not in (None, ""):
-        raise RequestError("structured output is not supported yet")
-    if request.grammar:
-        raise RequestError("grammar is not supported yet")
-    _check_choice(request)
-    if strict := [_name(tool) for tool in shown_tools(request) or [] if _is_strict(tool)]:
-        raise RequestError(f'tools: "strict" of "{strict[0]}" is not supported yet')
 
 
 def check_variables(request: GenerateRequest) -> None:
@@ -44,7 +30,8 @@ def shown_tools(request: GenerateRequest) -> list[dict[str, Any]] | None:
     return None if request.tool_choice == "none" else request.tools or None
 
 
-def _check_choice(request: GenerateRequest) -> None:
+def check_choice(request: GenerateRequest) -> None:
+    """A choice of tools must be one that there is. Raises: RequestError."""
     choice = request.tool_choice
     if choice in FREE_CHOICES:
         return
@@ -52,22 +39,19 @@ def _check_choice(request: GenerateRequest) -> None:
     if choice != "required" and not isinstance(wanted, str):
         shown = json.dumps(choice, ensure_ascii=False, default=str)
         raise RequestError(f'tool_choice: expected "none", "auto", "required" or a function\'s name, not {shown}')
-    names = [_name(tool) for tool in request.tools or []]
+    names = [str(function_of(tool).get("name")) for tool in request.tools or []]
     if not names:
         raise RequestError("tool_choice: there are no tools to choose from")
     if wanted is not None and wanted not in names:
         raise RequestError(f'tool_choice: there is no tool "{wanted}" (tools: {", ".join(names)})')
-    raise RequestError('tool_choice: "required" and named functions are not supported yet')
 
 
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
+def function_of(tool: dict[str, Any]) -> dict[str, Any]:
+    """What a tool is described by: its `function`, or itself."""
     function = tool.get("function")
     return function if isinstance(function, dict) else tool
 
 
-def _name(tool: dict[str, Any]) -> str:
-    return str(_function(tool).get("name"))
-
-
-def _is_strict(tool: dict[str, Any]) -> bool:
-    return bool(_function(tool).get("strict") or tool.get("strict"))
+def is_strict(tool: dict[str, Any]) -> bool:
+    """Whether the arguments of its calls must obey its schema."""
+    return bool(function_of(tool).get("strict") or tool.get("strict"))

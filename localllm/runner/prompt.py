@@ -11,7 +11,7 @@ from localllm.chat import Reader
 from localllm.chat.conversation import Message
 from localllm.errors import ContextLengthError, RequestError, TemplateError
 from localllm.messages import GenerateRequest
-from localllm.runner.checks import check_constraints, check_ids, check_variables, shown_tools
+from localllm.runner.checks import check_choice, check_ids, check_variables, shown_tools
 from localllm.runner.constraints import Frame
 from localllm.runner.dialect import dialect_of
 from localllm.runner.templates import Template, Templates
@@ -72,7 +72,7 @@ class PromptBuilder:
         return self._cut(request, self._generate(request))
 
     def _check(self, request: GenerateRequest) -> None:
-        check_constraints(request)
+        check_choice(request)
         check_variables(request)
         if request.images or any(message.get("images") for message in request.messages):
             raise RequestError(f'"{self._name}" does not support images')

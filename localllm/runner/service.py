@@ -29,6 +29,7 @@ from localllm.messages import (
 )
 from localllm.runner.adapters import Adapters
 from localllm.runner.batch import Batch
+from localllm.runner.constraints import Constraints
 from localllm.runner.embed import VectorModel, embed_job, rank_job
 from localllm.runner.errors import error_message, failed_message
 from localllm.runner.generation import Generation
@@ -134,6 +135,8 @@ class Preparation:
         self._send = send
         self._prompts = lru_cache(8)(partial(PromptBuilder, model.name, model.tokenizer, model.templates))
         self._breakers = lru_cache(8)(self._find_breakers)
+        self._n_vocab = min(model.tokenizer.n_vocab, model.engine.n_vocab)
+        self._constraints = Constraints(model.name, model.tokenizer, self._n_vocab)
         self._adapters = model.adapters or Adapters(model.engine)
         self._vectors = VectorModel(
             model.name,
@@ -179,19 +182,19 @@ class Preparation:
         # A model may have been loaded for a longer context than this request asks for.
         n_ctx = min(request.options.get("num_ctx") or self._model.engine.n_ctx, self._model.engine.n_ctx)
         prompt = self._prompts(n_ctx).build(request)
+        compiled = self._constraints.of(request, prompt.frame)
         if request.debug_render_only:
             self._send(Rendered(request.id, prompt.text, prompt.tokens))
             return None
         sampler = self._sampler(request.options)
         adapters = self._adapters.acquire(request.lora)
-        return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send, adapters)
+        return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send, adapters, compiled)
 
     def _sampler(self, options: dict[str, Any]) -> Sampler:
         tokenizer = self._model.tokenizer
         params = SamplerParams.from_options({**options, "logit_bias": self._biases(options.get("logit_bias") or {})})
         breakers = self._breakers(params.dry_sequence_breakers) if params.is_dry_enabled else None
-        n_vocab = min(tokenizer.n_vocab, self._model.engine.n_vocab)
-        return Sampler(params, n_vocab, tokenizer.eog_ids, breakers)
+        return Sampler(params, self._n_vocab, tokenizer.eog_ids, breakers)
 
     def _biases(self, biases: dict[str, float]) -> dict[int, float]:
         """Keys are token ids in decimal, or texts, each of whose tokens is biased; and what must never be sampled."""

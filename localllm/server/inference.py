@@ -44,7 +44,7 @@ FIELDS: dict[str, Type] = {
     "model": String(),
     "stream": Bool(default=None),
     "format": Anything(),
-    "grammar": String(),
+    "grammar": String(default=None),
     "grammar_lazy": Bool(),
     "grammar_triggers": List(Map()),
     "keep_alive": Judged(parse_keep_alive),
@@ -179,7 +179,7 @@ def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
 def grammar_fields(body: dict[str, Any]) -> dict[str, Any]:
     """What a body says of a grammar, as fields of the runner's request."""
     triggers = [trigger for trigger in body["grammar_triggers"] or [] if trigger is not None]
-    return {"grammar": body["grammar"] or None, "grammar_lazy": body["grammar_lazy"], "grammar_triggers": triggers}
+    return {"grammar": body["grammar"], "grammar_lazy": body["grammar_lazy"], "grammar_triggers": triggers}
 
 
 async def preload(asked: Asked) -> None:

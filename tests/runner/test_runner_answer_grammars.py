@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from localllm.chat import ChatTemplate, ThinkingTags
+from localllm.errors import RequestError
 from localllm.gguf import open_gguf
 from localllm.grammar.dfa import Dfa
 from localllm.grammar.expressions import Grammar, Literal, Terminal, TokenSet, choice
 from localllm.grammar.twin import Matcher
 from localllm.runner.constraints.answers import Calls, answer_grammar
-from localllm.runner.constraints.call_forms import CallForm, call_form
+from localllm.runner.constraints.call_forms import CallForm, Elements, Parts, call_form
+from localllm.runner.constraints.element_arguments import element_arguments
 from localllm.runner.constraints.frame import Frame
 from localllm.runner.constraints.free_text import Marks, blanks, text_up_to, text_without
+from localllm.runner.constraints.wanted import wanted_of_schema
 from localllm.tokenizer import Tokenizer, load_tokenizer
 
 ENDS = ("<|end|>", "<|im_end|>", "</s>", "<|eot_id|>")
@@ -31,8 +34,8 @@ CALLS = {
     "<function=": "<function=NAME>ARGUMENTS</function>",
 }
 XML = (
-    "<tool_call>\n<function={{ c.function.name }}>\n"
-    "<parameter=probe_key>\nprobe_value\n</parameter>\n</function>\n</tool_call>"
+    "<tool_call>\n<function=NAME>\n{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v }}\n"
+    "</parameter>\n{% endfor %}</function>\n</tool_call>"
 )
 
 
@@ -147,20 +150,63 @@ def test_content_without_a_frame_is_the_grammar_itself(tokenizer: Tokenizer) -> 
 def test_forms_are_told_from_templates(opener: str) -> None:
     form = call_form(template_of(CALLS[opener]), "", ENDS)
     assert form is not None
-    assert form.example("f").startswith(opener) and '{"probe_key":"probe_value"}' in form.example("f")
-    assert not form.example("f").endswith(ENDS)
-    assert form.is_name_json == (opener in ("<tool_call>", "{"))
+    example = form.parts.example("f")
+    assert example.startswith(opener) and '{"probe_key":"probe_value"}' in example
+    assert not example.endswith(ENDS)
+    assert form.parts.is_name_json == (opener in ("<tool_call>", "{"))
 
 
-def test_forms_without_json_are_none() -> None:
-    assert call_form(template_of(XML), "", ENDS) is None
+def test_forms_with_an_element_for_each_argument() -> None:
+    form = call_form(template_of(XML), "", ENDS)
+    assert form is not None and form.parts.elements == Elements("<parameter=", ">\n", "\n</parameter>\n")
+    assert form.parts == Parts("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", form.parts.elements)
+
+
+def test_forms_of_other_kinds_are_none() -> None:
+    assert (
+        call_form(template_of("<|tool_call_start|>[NAME(probe_key='probe_value')]<|tool_call_end|>"), "", ENDS) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_whole"),
+    [
+        ("OPEN<parameter=q>\nany <b>text\n</parameter>\nCLOSE", True),
+        ("OPEN<parameter=q>\nx\n</parameter>\n<parameter=n>\n12\n</parameter>\nCLOSE", True),
+        ("OPEN<parameter=q>\nx\n</parameter>\n<parameter=n>\nno", None),
+        ("OPEN<parameter=n>", None),
+        ("OPENCLOSE", None),
+    ],
+)
+def test_calls_with_an_element_for_each_argument(tokenizer: Tokenizer, text: str, is_whole: bool | None) -> None:
+    form = call_form(template_of(XML), "", ENDS)
+    schema = {"properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
+    arguments, warnings = element_arguments(schema, wanted_of_schema)
+    assert warnings == ()
+    grammar = answer_grammar(Marks(tokenizer), Frame(), None, Calls({"f": arguments}, form, True, True))
+    text = text.replace("OPEN", "<tool_call>\n<function=f>\n").replace("CLOSE", "</function>\n</tool_call>")
+    assert taken(grammar, tokenizer, text) == (is_whole is not None, bool(is_whole))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"properties": {"a": {"type": "string", "pattern": "x"}}}, "#/properties/a/pattern"),
+        ({"properties": {"a": {"type": ["string", "null"]}}}, "#/properties/a/type"),
+        ({"minProperties": 1}, "#/minProperties"),
+        ({"required": ["a"]}, '"a" is not among'),
+    ],
+)
+def test_what_elements_cannot_enforce(schema: dict[str, Any], text: str) -> None:
+    with pytest.raises(RequestError, match=text):
+        element_arguments(schema, wanted_of_schema)
 
 
 def test_the_usual_form_where_a_template_shows_none() -> None:
     form = call_form(ChatTemplate(HEAD + TAIL, "", ""), "", ENDS)
     assert form is not None
     text = '<tool_call>\n{"name": "f", "arguments": {"probe_key":"probe_value"}}\n</tool_call>'
-    assert form.example("f") == text
+    assert form.parts.example("f") == text
 
 
 def calls(form: CallForm | None, *, is_required: bool, is_single: bool) -> Calls:

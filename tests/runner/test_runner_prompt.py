@@ -139,8 +139,7 @@ def test_bos_comes_once(script_runner: Any, prompt: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "kind", "text"),
     [
-        ({"format": "json"}, "RequestError", "structured output is not supported yet"),
-        ({"format": {"type": "object"}}, "RequestError", "structured output is not supported yet"),
+        ({"format": {"type": "objekt"}}, "RequestError", "objekt"),
         ({"raw": False, "tools": TOOLS}, "RequestError", "m does not support tools"),
         ({"raw": False, "think": True}, "RequestError", '"m" does not support thinking'),
         ({"raw": False, "think": "high"}, "RequestError", '"m" does not support thinking'),

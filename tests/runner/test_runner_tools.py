@@ -150,17 +150,13 @@ def test_without_a_choice_tools_are_not_shown_and_nothing_is_a_call(script_runne
     assert calls(runner.chat([USER], tools=[{"function": ADD}], tool_choice="auto"))
 
 
-STRICT = [{"function": {**ADD, "strict": True}}]
+STRICT = [{"function": {**ADD, "parameters": {"type": "object", "properties": {"a": {"type": "x"}}}, "strict": True}}]
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"format": "json"}, "structured output"),
-    ({"grammar": 'root ::= "a"'}, "grammar"),
-    ({"tools": TOOLS, "tool_choice": "required"}, '"required"'),
-    ({"tools": TOOLS, "tool_choice": {"name": "get_weather"}}, "named functions"),
     ({"tools": TOOLS, "tool_choice": {"name": "seek"}}, '"seek" (tools: get_weather)'),
     ({"tool_choice": "required"}, "no tools"),
     ({"tools": TOOLS, "tool_choice": "sometimes"}, 'not "sometimes"'),
     ({"tools": TOOLS, "tool_choice": {"type": "x"}}, 'not {"type": "x"}'),
-    ({"tools": STRICT}, '"strict" of "add"'),
+    ({"tools": STRICT}, "tools.add.parameters: #/properties/a/type"),
     *(({"template_arguments": {name: []}}, f'"{name}" is given') for name in ("messages", "tools", "self")),
     ({"tokens": [1, 10**6]}, "not 1000000"),
 ]

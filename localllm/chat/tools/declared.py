@@ -79,7 +79,7 @@ class Tools:
 
     def value(self, name: str, key: str, text: str) -> Any:
         """A value written as plain text: JSON where the schema does not ask for a string, else the text itself."""
-        kinds = _kinds(self._properties(self.name(name) or "").get(key))
+        kinds = kinds_of(self._properties(self.name(name) or "").get(key))
         bare = text.strip()
         if "null" in kinds and bare == "null":
             return None
@@ -96,7 +96,7 @@ class Tools:
         return properties if isinstance(properties, dict) else {}
 
 
-def _kinds(schema: Any) -> set[str]:
+def kinds_of(schema: Any) -> set[str]:
     """The JSON types a schema allows, as far as it names them."""
     if not isinstance(schema, dict):
         return set()
@@ -104,7 +104,7 @@ def _kinds(schema: Any) -> set[str]:
     kinds = {named} if isinstance(named, str) else set(named) if isinstance(named, list) else set()
     for key in ("anyOf", "oneOf"):
         for part in schema.get(key) or []:
-            kinds |= _kinds(part)
+            kinds |= kinds_of(part)
     if not kinds and "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
         kinds = {"string"}
     return kinds

@@ -32,9 +32,7 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {_KEY: {"type": "string", "description": "probe"}}},
     },
 }
-_CALL = {"id": PROBE_ID, "type": "function", "function": {"name": PROBE, "arguments": PROBE_ARGUMENTS}}
 _USER: Message = {"role": "user", "content": "probe_user"}
-_CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _SAYING: Message = {"role": "assistant", "content": "probe_said"}
 _RESULT: Message = {"role": "tool", "content": "probe_result", "name": PROBE, "tool_call_id": PROBE_ID}
 
@@ -67,11 +65,13 @@ def begun_by(prompt: str) -> str:
     return ">>>" if prompt.endswith(">>>") else ""
 
 
-def written_call(template: Template) -> str:
+def written_call(template: Template, arguments: dict[str, str] = PROBE_ARGUMENTS) -> str:
     """What the template makes of an answer that is one call, from the end of the prompt on; "" if it writes none."""
+    call = {"id": PROBE_ID, "type": "function", "function": {"name": PROBE, "arguments": arguments}}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
     said = _rendered(template, [_USER, _SAYING], False)
     heads = (_rendered(template, [_USER], True), said[: said.rfind("probe_said")])
-    for messages in ([_USER, _CALLING], [_USER, _CALLING, _RESULT]):
+    for messages in ([_USER, calling], [_USER, calling, _RESULT]):
         text = _rendered(template, messages, False)
         answer = text[max(_n_common(head, text) for head in heads) :].split("probe_result")[0]
         if _VALUE in answer and PROBE in text[text.rfind("probe_user") :]:

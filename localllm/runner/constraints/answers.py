@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from localllm.chat.harmony import CHANNEL, CONSTRAIN, ENDS, MESSAGE, START
 from localllm.chat.tools.detect import PROBE_ID
 from localllm.grammar.expressions import EMPTY, Choice, Expression, Grammar, Literal, Repeat, choice, optional, sequence
-from localllm.runner.constraints.call_forms import CallForm
+from localllm.runner.constraints.call_forms import CallForm, Elements, Parts
+from localllm.runner.constraints.element_arguments import Argument
 from localllm.runner.constraints.frame import Frame
 from localllm.runner.constraints.free_text import Marks, blanks, one_of, text_without
 from localllm.runner.constraints.rules import Rules
@@ -23,12 +24,12 @@ _MADE_UP = re.compile(rf"({PROBE_ID}|(?<=^:)0(?=\D))")
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls that an answer may have: a grammar of the arguments for each name.
+    """The calls that an answer may have: for each name a grammar of the arguments, or the arguments one by one.
 
     `is_required`: it consists of them; else it may be other text. `is_single`: there is at most one.
     """
 
-    arguments: dict[str, Grammar]
+    arguments: dict[str, Grammar | tuple[Argument, ...]]
     form: CallForm | None
     is_required: bool
     is_single: bool
@@ -47,7 +48,7 @@ class _Builder:
         self._rules = Rules()
         self._content = None if content is None else self._rules.add(content)
         arguments = calls.arguments if calls else {}
-        self._arguments = {name: self._rules.add(grammar) for name, grammar in arguments.items()}
+        self._arguments = {name: self._made_arguments(made) for name, made in arguments.items()}
 
     def grammar(self) -> Grammar:
         root = self._in_channels() if self._frame.has_channels else sequence(self._thinking(), self._body())
@@ -77,25 +78,43 @@ class _Builder:
             return choice([self._content, written])
         form = calls.form
         assert form is not None, "calls are written in a form"
-        is_anywhere = form.before.startswith(form.openers)
         text = text_without(form.openers, form.first_openers)
-        return sequence(text, optional(written)) if is_anywhere else choice([text, written])
+        return sequence(text, optional(written)) if form.is_anywhere else choice([text, written])
 
     def _written_calls(self, calls: Calls) -> Expression:
         form = calls.form
         assert form is not None, "calls are written in a form"
-        first = self._call(form, form.before)
+        first = self._call(form.parts, form.parts.before)
         if calls.is_single:
             return first
-        return sequence(first, Repeat(sequence(blanks(2), self._call(form, form.again)), 0, None))
+        return sequence(first, Repeat(sequence(blanks(2), self._call(form.parts, form.again)), 0, None))
 
-    def _call(self, form: CallForm, before: str) -> Expression:
-        middle = self._made(form.middle)
+    def _call(self, parts: Parts, before: str) -> Expression:
+        middle = self._made(parts.middle)
         named = [
-            sequence(Literal((json.dumps(name)[1:-1] if form.is_name_json else name).encode()), middle, arguments)
+            sequence(Literal((json.dumps(name)[1:-1] if parts.is_name_json else name).encode()), middle, arguments)
             for name, arguments in self._arguments.items()
         ]
-        return sequence(self._made(before), choice(named), self._made(form.after))
+        return sequence(self._made(before), choice(named), self._made(parts.after))
+
+    def _made_arguments(self, arguments: Grammar | tuple[Argument, ...]) -> Expression:
+        if isinstance(arguments, Grammar):
+            return self._rules.add(arguments)
+        assert self._calls is not None and self._calls.form is not None
+        elements = self._calls.form.parts.elements
+        assert elements is not None, "arguments are written one by one"
+        return sequence(*(self._argument(elements, argument) for argument in arguments))
+
+    def _argument(self, elements: Elements, argument: Argument) -> Expression:
+        mark = self._marks.expression
+        begin = sequence(mark(elements.before), Literal(argument.key.encode()), mark(elements.middle))
+        if argument.grammar is not None:
+            whole = sequence(begin, self._rules.add(argument.grammar), mark(elements.after))
+        else:
+            close = elements.after.strip()
+            rest = elements.after[elements.after.index(close) + len(close) :]
+            whole = sequence(begin, self._marks.up_to(close), mark(rest))
+        return whole if argument.is_required else optional(whole)
 
     def _made(self, text: str) -> Expression:
         """A text, with any id where there is one."""

@@ -1,4 +1,4 @@
-"""How a model writes a call of a tool whose arguments are JSON, told from its template; it knows no schemas.
+"""How a model writes a call of a tool, told from its template; it knows no schemas.
 
 The form is what the template itself writes of a call in a conversation, cut where an answer ends. It counts only if the
 reader of answers takes it for that call.
@@ -7,6 +7,7 @@ reader of answers takes it for that call.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,57 +20,90 @@ from localllm.chat.tools.syntax import Syntax
 from localllm.runner.templates import Template
 
 ARGUMENTS = '{"probe_key":"probe_value"}'
+TWO_ARGUMENTS = {"probe_key": "probe_value", "other_key": "other_value"}
 
 
 @dataclass(frozen=True)
-class CallForm:
-    """A call is `before` (or `again` where one came before it), the name, `middle`, the arguments, `after`.
-
-    Where `PROBE_ID` stands in one of the texts, the model makes up an id. `openers` are all texts that begin a call in
-    the eyes of the reader; those of `first_openers` only where an answer begins.
-    """
+class Elements:
+    """Arguments one by one: `before` the key, `middle`, the value, `after`. Strings stand as they are, other values as
+    JSON."""
 
     before: str
     middle: str
     after: str
-    again: str
-    openers: tuple[str, ...]
-    first_openers: tuple[str, ...] = ()
-    is_name_json: bool = False
+
+    def example(self) -> str:
+        """Two arguments."""
+        return "".join(f"{self.before}{k}{self.middle}{v}{self.after}" for k, v in TWO_ARGUMENTS.items())
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A call is `before`, the name, `middle`, the arguments, `after`. Arguments are a JSON object, or `elements`."""
+
+    before: str
+    middle: str
+    after: str
+    elements: Elements | None = None
 
     def example(self, name: str = PROBE) -> str:
         """A call as the model would write it."""
-        return f"{self.before}{name}{self.middle}{ARGUMENTS}{self.after}"
+        arguments = self.elements.example() if self.elements else ARGUMENTS
+        return f"{self.before}{name}{self.middle}{arguments}{self.after}"
+
+    @property
+    def is_name_json(self) -> bool:
+        """Whether the name is a JSON string."""
+        return self.before.endswith('"') and self.middle.startswith('"')
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a call is written, in which any id may stand for `PROBE_ID`.
+
+    `again` is what a call that comes after another begins with instead. `openers` are all texts that begin a call in
+    the eyes of the reader; those of `first_openers` only where an answer begins.
+    """
+
+    parts: Parts
+    again: str
+    openers: tuple[str, ...]
+    first_openers: tuple[str, ...] = ()
+
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether text may come before a call."""
+        return self.parts.before.startswith(self.openers)
 
 
 @lru_cache(64)
 def call_form(template: Template, begun: str, ends: tuple[str, ...]) -> CallForm | None:
-    """The form of a template's calls, None where arguments are not JSON or nothing is known of them.
+    """The form of a template's calls, None where none is known.
 
     `begun` is the end of the prompt that belongs to the syntax, `ends` are the texts that end an answer.
     """
     syntaxes = syntaxes_of(template)
-    written = written_call(template)
-    found = _cut(written, ends) if written else None
-    for parts in (found, _canonical(syntaxes)):
-        if (
-            parts is not None
-            and (form := _form(parts, syntaxes, begun)) is not None
-            and _is_read(form, syntaxes, begun)
-        ):
-            return form
-    return None
+    ways = (
+        _cut(written_call(template), ends),
+        _canonical(syntaxes),
+        _cut_elements(written_call(template, TWO_ARGUMENTS), ends),
+    )
+    parts = next((found for found in ways if found and _is_read(found, syntaxes, begun)), None)
+    if parts is None or not (parts.before or begun):
+        return None
+    openers = tuple(o for s in syntaxes if not s.is_only_first for o in s.openers)
+    first = tuple(o for s in syntaxes if s.is_only_first for o in s.openers)
+    return CallForm(parts, parts.before or begun, openers, first)
 
 
-def _cut(written: str, ends: tuple[str, ...]) -> tuple[str, str, str] | None:
-    """The texts before the name, between name and arguments, and after them, up to what ends an answer."""
+def _cut(written: str, ends: Sequence[str]) -> Parts | None:
+    """The texts before the name, between name and JSON arguments, and after them, up to what ends an answer."""
     at = next((m.start() for m in re.finditer(r"\{", written) if _is_arguments(written, m.start())), None)
     name = written.find(PROBE)
     if at is None or not 0 <= name < at:
         return None
     after = written[span_end(written, at) :]
-    end = min((n for text in ends if (n := after.find(text)) >= 0), default=len(after))
-    return written[:name].lstrip(), written[name + len(PROBE) : at], after[:end].rstrip()
+    return Parts(written[:name].lstrip(), written[name + len(PROBE) : at], _up_to_end(after, ends))
 
 
 def _is_arguments(text: str, at: int) -> bool:
@@ -77,29 +111,45 @@ def _is_arguments(text: str, at: int) -> bool:
     return end is not None and parsed(text[at:end]) == PROBE_ARGUMENTS
 
 
-def _canonical(syntaxes: tuple[Syntax, ...]) -> tuple[str, str, str] | None:
+def _up_to_end(text: str, ends: Sequence[str]) -> str:
+    end = min((n for mark in ends if (n := text.find(mark)) >= 0), default=len(text))
+    return text[:end].rstrip()
+
+
+def _cut_elements(written: str, ends: Sequence[str]) -> Parts | None:
+    """The texts of a call with two arguments, told from one another by what stands before both."""
+    texts: list[str] = []
+    rest = written
+    for word in (PROBE, *(word for pair in TWO_ARGUMENTS.items() for word in pair)):
+        text, found, rest = rest.partition(word)
+        if not found:
+            return None
+        texts.append(text)
+    before, head, middle, between, other_middle = texts
+    common = next((n for n in range(min(len(head), len(between)), 0, -1) if head[-n:] == between[-n:]), 0)
+    start = re.search(r"<[^<]*$", head[len(head) - common :])
+    # Where an attribute tells the type, or what ends an argument has its key, texts are not the same for all arguments.
+    if start is None or middle != other_middle or "string" in middle or "probe_key" in between:
+        return None
+    end = between.removesuffix(start[0])
+    shown_end = end if rest.startswith(end) else end.rstrip()
+    if not end.strip() or not rest.startswith(shown_end):
+        return None
+    after = _up_to_end(rest[len(shown_end) :], ends)
+    return Parts(before.lstrip(), head.removesuffix(start[0]), after, Elements(start[0], middle, end))
+
+
+def _canonical(syntaxes: tuple[Syntax, ...]) -> Parts | None:
     """The usual way of writing an object between tags, where a template shows none."""
-    first = next((s for s in syntaxes if isinstance(s, JsonCalls) and not s.is_only_first), None)
-    if first is None or (syntaxes and not isinstance(syntaxes[0], JsonCalls)):
+    first = syntaxes[0] if syntaxes else None
+    if not isinstance(first, JsonCalls) or first.is_only_first:
         return None
     closer = f"\n{first.closers[0]}" if first.closers else ""
-    return f'{first.openers[0]}\n{{"name": "', '", "arguments": ', "}" + closer
+    return Parts(f'{first.openers[0]}\n{{"name": "', '", "arguments": ', "}" + closer)
 
 
-def _form(parts: tuple[str, str, str], syntaxes: tuple[Syntax, ...], begun: str) -> CallForm | None:
-    before, middle, after = parts
-    again = before or begun
-    if not again:
-        return None
-    openers = tuple(o for s in syntaxes if not s.is_only_first for o in s.openers)
-    first = tuple(o for s in syntaxes if s.is_only_first for o in s.openers)
-    return CallForm(before, middle, after, again, openers, first, before.endswith('"') and middle.startswith('"'))
-
-
-def _is_read(form: CallForm, syntaxes: tuple[Syntax, ...], begun: str) -> bool:
-    tools = Tools([{"name": PROBE, "parameters": {"type": "object"}}])
-    reader = CallReader(syntaxes, tools, begun)
-    parts = [*reader.feed(form.example()), *reader.flush()]
-    return [(p.name, p.arguments) for p in parts if isinstance(p, ToolCall)] == [(PROBE, PROBE_ARGUMENTS)] and len(
-        parts
-    ) == 1
+def _is_read(parts: Parts, syntaxes: tuple[Syntax, ...], begun: str) -> bool:
+    reader = CallReader(syntaxes, Tools([{"name": PROBE, "parameters": {"type": "object"}}]), begun)
+    read = [*reader.feed(parts.example()), *reader.flush()]
+    wanted = TWO_ARGUMENTS if parts.elements else PROBE_ARGUMENTS
+    return len(read) == 1 and isinstance(call := read[0], ToolCall) and (call.name, call.arguments) == (PROBE, wanted)

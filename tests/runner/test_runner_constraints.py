@@ -1,0 +1,203 @@
+"""Answers that are constrained: what is accepted and refused, where a constraint begins and ends, what it forces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localllm import options as model_options
+from localllm.messages import GenerateRequest
+from localllm.runner.generation import Generation
+
+USER = {"role": "user", "content": "go"}
+NAME_AGE = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Al", "Bo"]}, "age": {"enum": [1, 2, 30]}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"unit": {"enum": ["c", "f"]}},
+            "required": ["unit"],
+            "additionalProperties": False,
+        },
+    },
+}
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+SEEK = {"type": "function", "function": {"name": "seek", "parameters": {"type": "object"}}}
+CALLS = "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+THOUGHT = "{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}"
+TURNS = "{% for m in messages %}<|{{ m.role }}|>THOUGHT{{ m.content }}CALLS<|end|>{% endfor %}<|assistant|>"
+TOOLS = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + TURNS.replace("THOUGHT", "")
+HERMES = TOOLS.replace("CALLS", CALLS)
+THINKING = TURNS.replace("CALLS", "").replace("THOUGHT", THOUGHT)
+
+
+def random_logits(runner: Any, scale: float = 3.0) -> Any:
+    """Logits that depend on the text before, however it is divided into tokens, and on nothing else."""
+
+    def logits_of(tokens: Sequence[int]) -> np.ndarray:
+        text = runner.tokenizer.decode(tokens, special=True).encode()
+        return np.random.default_rng(list(text)).normal(0, scale, runner.tokenizer.n_vocab).astype(np.float32)
+
+    return logits_of
+
+
+@pytest.fixture
+def random_runner(script_runner: Any) -> Any:
+    """random_runner(…): a runner whose logits are random, for whatever text there was."""
+
+    def make(pieces: Sequence[str] = ("name", '{"', '":', '","', '"name', "true", '"}'), **settings: Any) -> Any:
+        runner = script_runner(pieces, **settings)
+        runner.engine.logits_of = random_logits(runner)
+        return runner
+
+    return make
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"min_p": 0.2, "top_k": 0}, {"mirostat": 2}, {"typical_p": 0.5}])
+def test_whatever_is_sampled_fits(random_runner: Any, options: dict[str, Any], seed: int) -> None:
+    penalties = {"repeat_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2}
+    options = {"temperature": 1.5, "seed": seed, **penalties, **options}
+    result = random_runner().generate(format=NAME_AGE, options=options)
+    print(result.messages)
+    value = json.loads(result.text)
+    assert value["name"] in ("Al", "Bo") and value["age"] in (1, 2, 30)
+    assert list(value) == ["name", "age"]
+    assert result.done.done_reason == "stop"
+
+
+def test_greedy_takes_the_best_token_that_fits(script_runner: Any) -> None:
+    runner = script_runner(["Al", "Bo", "no"])
+    scores = {"no": 9.0, "Bo": 5.0, "A": 4.0, "B": 3.0}
+    logits = np.zeros(runner.tokenizer.n_vocab, np.float32)
+    for piece, score in scores.items():
+        logits[_id(runner, piece)] = score
+    runner.engine.logits_of = lambda tokens: logits
+    assert runner.generate(format={"choice": ["Al", "Bo"]}).text == "Bo"
+
+
+def test_the_end_comes_with_the_value_and_no_sooner(script_runner: Any) -> None:
+    runner = script_runner(["1", "2", "3"])
+    result = runner.generate(format={"regex": "[0-9]{2}"})
+    assert (result.text, result.done.done_reason, result.done.stats.eval_count) == ("12", "stop", 2)
+    assert runner.engine.n_evaluated == 2  # the prompt, and the first digit: nothing can follow the second one
+    runner = script_runner(["1"])
+    result = runner.generate(format={"regex": "[0-9]{1,5}"})
+    assert (result.text, result.done.done_reason, result.done.stats.eval_count) == ("1", "stop", 2)  # and the end token
+    cut = script_runner(["1"], loop=True).generate(format={"regex": "[0-9]{2,5}"}, options={"num_predict": 1})
+    assert (cut.text, cut.done.done_reason) == ("1", "length")
+
+
+def test_stop_strings_end_what_is_constrained(random_runner: Any) -> None:
+    result = random_runner().generate(format=NAME_AGE, options={"stop": ['me":"']})
+    assert (result.text, result.done.done_reason, result.done.stop) == ('{"na', "stop", 'me":"')
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_jumps_give_the_text_of_single_steps(random_runner: Any, seed: int) -> None:
+    runner = random_runner(["\u00e9t\u00e9", "am"])
+    properties = {"\u00e9t\u00e9": {"enum": ["spam", "span"]}, "x": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    texts, steps = [], []
+    for jumps in (True, False):
+        before = len(runner.engine.steps)
+        result, tokens = _generated(runner, jumps, format=schema, seed=seed)
+        assert result.done.stats.eval_count == len(tokens)
+        assert b"".join(map(runner.tokenizer.piece, tokens)).decode() == result.text
+        texts.append(result.text)
+        steps.append(len(runner.engine.steps) - before)
+    assert texts[0] == texts[1]
+    assert steps[0] < steps[1] / 2
+
+
+def _generated(runner: Any, jumps: bool, *, seed: int = 0, **fields: Any) -> tuple[Any, list[int]]:
+    """The messages and the tokens of a greedy answer."""
+    runner.n_requests += 1
+    options = model_options.resolve({}, {"temperature": 0, "seed": seed})
+    request = GenerateRequest(str(runner.n_requests), "generate", "<|assistant|>", raw=True, options=options, **fields)
+    generation = runner.preparation.handle(request)
+    assert isinstance(generation, Generation)
+    generation._jumps = jumps
+    runner.batch.submit(generation)
+    runner.run()
+    return runner.result(request.id), generation._generated
+
+
+def _id(runner: Any, piece: str) -> int:
+    (token,) = [t for t in range(runner.tokenizer.n_vocab) if runner.tokenizer.piece(t, special=True) == piece.encode()]
+    return int(token)
+
+
+def test_thinking_is_free_and_content_is_not(script_runner: Any) -> None:
+    pieces = ["<think>", "hm, {", " so", "</think>", "\n\n", "no", "yes"]
+    runner = script_runner(pieces, template=THINKING)
+    result = runner.chat([USER], format={"choice": ["yes", "nono"]})
+    assert (result.thinking, result.text) == ("hm, { so", "nono")
+    # Told not to think, it begins with content at once.
+    result = runner.chat([USER], format={"choice": ["yes", "nono"]}, think=False)
+    assert (result.thinking, result.text) in (("", "yes"), ("", "nono"))
+
+
+def test_calls_that_are_required(random_runner: Any) -> None:
+    runner = random_runner(template=HERMES)
+    for seed in range(3):
+        options = {"temperature": 1.5, "seed": seed}
+        fields = {"tools": [WEATHER, SEEK], "parallel_tool_calls": False, "options": options}
+        result = runner.chat([USER], tool_choice={"name": "get_weather"}, **fields)
+        (call,) = result.functions
+        assert call["name"] == "get_weather" and call["arguments"]["unit"] in ("c", "f")
+        assert (result.text, result.done.done_reason) == ("", "stop")
+
+
+def test_calls_of_strict_tools_in_free_text(script_runner: Any) -> None:
+    pieces = [
+        "Well. ",
+        "<tool_call>",
+        '{"name": "',
+        "get_weather",
+        '", "arg',
+        "ume",
+        'nts": {',
+        '"bad": 1}}',
+        "</tool_call>",
+    ]
+    runner = script_runner(pieces, template=HERMES)
+    result = runner.chat([USER], tools=[STRICT, SEEK])
+    (call,) = result.functions
+    assert (call["name"], result.text) == ("get_weather", "Well.")
+    assert call["arguments"]["unit"] in ("c", "f")
+    text = script_runner(["Well. ", "no."], template=HERMES).chat([USER], tools=[STRICT])
+    assert (text.text, text.done.done_reason) == ("Well. no.", "stop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"format": 3}, 'expected "json", a JSON schema or {"regex": …}'),
+        ({"format": "xml"}, 'not "xml"'),
+        ({"format": {"regex": 3}}, "format.regex: expected a pattern, not 3"),
+        ({"format": {"regex": "a", "flags": "i"}}, '"regex" stands alone, not beside "flags"'),
+        ({"format": {"choice": []}}, "format.choice: expected an array of texts"),
+        ({"format": {"choice": ["a", ""]}}, "format.choice: expected an array of texts"),
+        ({"format": {"type": "object", "x-whitespace": "lots"}}, '#/x-whitespace: expected "compact" or "flexible"'),
+        ({"format": {"type": "flobject"}}, "flobject"),
+        ({"grammar": "root ::= missing"}, "missing"),
+        ({"format": "json", "grammar": 'root ::= "a"'}, "format and grammar exclude each other"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(script_runner: Any, fields: dict[str, Any], text: str) -> None:
+    runner = script_runner()
+    error = runner.generate("p", **fields).error
+    assert (error.kind, text in error.error) == ("RequestError", True), error.error
+    assert runner.generate().text == "abcdef"
