@@ -10,6 +10,7 @@ from localllm.grammar.errors import TooComplexError
 from localllm.grammar.regular import automaton, charsets
 from localllm.grammar.regular.assertions import determine_asserting
 from localllm.grammar.regular.automaton import Automaton
+from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.positions import END, Positions
 from localllm.grammar.regular.syntax import Cat, Node, Rep, Set
 
@@ -29,72 +30,71 @@ def compile_tree(node: Node, *, is_search: bool) -> Automaton:
     return _determine(places) if asked <= {"", "start", "end"} else determine_asserting(places)
 
 
-def _closure(places: Positions, place: int, conditions: frozenset[str]) -> int:
-    """Bits of the places with letter steps, and bit 0 of the end, that free steps of these conditions reach."""
-    seen, todo, found = {place}, [place], 0
-    while todo:
-        at = todo.pop()
-        if at == END or at in places.letters:
-            found |= 1 << at
-        for condition, target in places.free[at]:
-            if condition in conditions and target not in seen:
-                seen.add(target)
-                todo.append(target)
-    return found
-
-
-def _set_at(places: Positions, place: int, *, is_start: bool) -> int:
-    """The closure of a place within the text, with bit 0 where the text may end."""
-    here = frozenset(("", "start")) if is_start else frozenset(("",))
-    return _closure(places, place, here) & ~1 | _closure(places, place, here | {"end"}) & 1
-
-
 def _determine(places: Positions) -> Automaton:
     kinds = sorted({charset for charset, _ in places.letters.values()})
     starts, classes, members = charsets.partition(kinds)
-    numbers = {charset: j for j, charset in enumerate(kinds)}
-    of_kind = [0] * len(kinds)
-    after: dict[int, int] = {}
-    known: dict[int, int] = {}
+    classes_of = {kind: [c for c, member in enumerate(members) if member >> j & 1] for j, kind in enumerate(kinds)}
+    # A set is an integer: bit 0 says that the text may end there, the others are places with letter steps.
+    bits = {place: bit for bit, place in enumerate(places.letters, start=1)}
+    sets = _Sets(places, bits)
+    kind_of = [charsets.NOTHING, *(charset for charset, _ in places.letters.values())]
+    after = [0, *(sets.at(target) for _, target in places.letters.values())]
     full = 0
-    for place, (charset, target) in places.letters.items():
-        of_kind[numbers[charset]] |= 1 << place
-        if target not in known:
-            known[target] = _set_at(places, target, is_start=False)
-        after[place] = known[target]
-        if charset == charsets.EVERYTHING and after[place] & 1 and after[place] >> place & 1:
-            full |= 1 << place  # from here on every text is accepted
-    columns = [[j for j in range(len(kinds)) if member >> j & 1] for member in members]
+    for bit, kind in enumerate(kind_of):
+        if kind == charsets.EVERYTHING and after[bit] & 1 and after[bit] >> bit & 1:
+            full |= 1 << bit  # from here on every text is accepted
     work = 0
 
     def step(state: int) -> list[int | None]:
         nonlocal work
-        if state & full:
-            return [_whole(state & full)] * len(columns)
-        reached = []
-        for bits in of_kind:
-            bits &= state
-            found = 0
-            while bits:
-                low = bits & -bits
-                found |= after[low.bit_length() - 1]
-                bits ^= low
-                work += 1
-            reached.append(found)
+        reached: dict[Charset, int] = {}
+        left = state & full or state & ~1
+        while left:
+            low = left & -left
+            bit = low.bit_length() - 1
+            reached[kind_of[bit]] = reached.get(kind_of[bit], 0) | after[bit]
+            left ^= low
+            work += 1
         if work > MAX_WORK:
             raise TooComplexError(f"a pattern takes more than {MAX_WORK} steps to compile")
-        row: list[int | None] = []
-        for column in columns:
-            target = 0
-            for j in column:
-                target |= reached[j]
-            row.append(_whole(target & full) if target & full else target or None)
-        return row
+        row = [0] * len(members)
+        for kind, found in reached.items():
+            for c in classes_of[kind]:
+                row[c] |= found
+        return [_whole(target & full) if target & full else target or None for target in row]
 
-    first = _set_at(places, places.start, is_start=True)
+    first = sets.at(places.start, is_start=True)
     return automaton.build(starts, classes, *automaton.explore(first, step, lambda state: bool(state & 1)))
 
 
 def _whole(full: int) -> int:
     """The one set that stands for all with a place from which every text is accepted."""
     return (full & -full) | 1
+
+
+class _Sets:
+    """What free steps reach from a place, as sets."""
+
+    def __init__(self, places: Positions, bits: dict[int, int]) -> None:
+        self._places = places
+        self._bits = bits
+        self._known: dict[tuple[int, bool], int] = {}
+
+    def at(self, place: int, *, is_start: bool = False) -> int:
+        """The set of a place within the text or at its start."""
+        key = (place, is_start)
+        if key not in self._known:
+            here = {"", "start"} if is_start else {""}
+            self._known[key] = self._closure(place, here) & ~1 | self._closure(place, here | {"end"}) & 1
+        return self._known[key]
+
+    def _closure(self, place: int, conditions: set[str]) -> int:
+        seen, todo, found = {place}, [place], 0
+        while todo:
+            at = todo.pop()
+            found |= 1 << self._bits[at] if at in self._bits else at == END
+            for condition, target in self._places.free[at]:
+                if condition in conditions and target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        return found
