@@ -19,7 +19,7 @@ from localllm.grammar.regular.positions import END, Positions
 from localllm.grammar.regular.syntax import Cat, Look, Rep, Set
 
 # How many places all states of an automaton may hold together: what bounds the time.
-MAX_WORK = 200_000
+MAX_WORK = 300_000
 
 _ANY = Rep(Set(charsets.EVERYTHING), 0, None)
 
@@ -100,6 +100,7 @@ class _Determiner:
 
     def _after(self, before: _Before, places: list[tuple[int, Obligations]], c: int) -> _State | None:
         found = set()
+        self._count(len(places))
         for place, owed in places:
             letter = self.places.letters.get(place)
             if letter is not None and letter[0] in self.members[c]:
@@ -131,17 +132,20 @@ class _Determiner:
     def _closure(self, state: _State, following: int) -> Iterator[tuple[int, Obligations]]:
         """What free steps reach from a state, given what follows."""
         todo = list(state.places)
+        self._count(len(todo))
         seen = set(todo)
         while todo:
             place, owed = todo.pop()
             yield place, owed
             for condition, target in self.places.free[place]:
-                self.work += 1
                 more = self._permits(condition, state.before, following)
                 if more is None or (target, owed | more) in seen:
                     continue
                 seen.add((target, owed | more))
                 todo.append((target, owed | more))
+
+    def _count(self, steps: int) -> None:
+        self.work += steps
         if self.work > MAX_WORK:
             raise TooComplexError(f"a pattern that looks around takes more than {MAX_WORK} steps to compile")
 

@@ -12,10 +12,11 @@ from localllm.grammar.regular.assertions import determine_asserting
 from localllm.grammar.regular.automaton import Automaton
 from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.positions import END, Positions
+from localllm.grammar.regular.simplify import within_text
 from localllm.grammar.regular.syntax import Cat, Node, Rep, Set
 
 # How many places all sets of an automaton may hold together: what bounds the time.
-MAX_WORK = 1_000_000
+MAX_WORK = 600_000
 
 _ANY = Rep(Set(charsets.EVERYTHING), 0, None)
 
@@ -25,7 +26,7 @@ def compile_tree(node: Node, *, is_search: bool) -> Automaton:
 
     Raises: PatternError, TooComplexError.
     """
-    places = Positions(Cat((_ANY, node, _ANY)) if is_search else node)
+    places = Positions(Cat((_ANY, within_text(node), _ANY)) if is_search else node)
     asked = {condition for steps in places.free for condition, _ in steps}
     return _determine(places) if asked <= {"", "start", "end"} else determine_asserting(places)
 
@@ -55,8 +56,7 @@ def _determine(places: Positions) -> Automaton:
             reached[kind_of[bit]] = reached.get(kind_of[bit], 0) | after[bit]
             left ^= low
             work += 1
-        if work > MAX_WORK:
-            raise TooComplexError(f"a pattern takes more than {MAX_WORK} steps to compile")
+        _check(work)
         row = [0] * len(members)
         for kind, found in reached.items():
             for c in classes_of[kind]:
@@ -72,6 +72,11 @@ def _whole(full: int) -> int:
     return (full & -full) | 1
 
 
+def _check(work: int) -> None:
+    if work > MAX_WORK:
+        raise TooComplexError(f"a pattern takes more than {MAX_WORK} steps to compile")
+
+
 class _Sets:
     """What free steps reach from a place, as sets."""
 
@@ -79,6 +84,7 @@ class _Sets:
         self._places = places
         self._bits = bits
         self._known: dict[tuple[int, bool], int] = {}
+        self._work = 0
 
     def at(self, place: int, *, is_start: bool = False) -> int:
         """The set of a place within the text or at its start."""
@@ -97,4 +103,6 @@ class _Sets:
                 if condition in conditions and target not in seen:
                     seen.add(target)
                     todo.append(target)
+        self._work += len(seen)
+        _check(self._work)
         return found

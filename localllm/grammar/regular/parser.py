@@ -10,7 +10,8 @@ from __future__ import annotations
 from localllm.grammar.errors import PatternError
 from localllm.grammar.regular import charsets, properties
 from localllm.grammar.regular.charsets import Charset
-from localllm.grammar.regular.syntax import Alt, Anchor, Cat, Look, Node, Rep, Set
+from localllm.grammar.regular.simplify import repeated
+from localllm.grammar.regular.syntax import Alt, Anchor, Cat, Look, Node, Set
 
 MAX_DEPTH = 100
 MAX_LENGTH = 20_000
@@ -94,7 +95,7 @@ class _Parser:
         again = self.at
         if self.quantifier() is not None:
             raise self.error("a quantifier after a quantifier", again)
-        return Rep(item, *counts)
+        return repeated(item, *counts)
 
     def quantifier(self) -> tuple[int, int | None] | None:
         begin = self.at
