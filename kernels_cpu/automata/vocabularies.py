@@ -58,29 +58,51 @@ def build_trie(data: int, starts: int, ids: int, n: int, nodes: int, way: int, t
 
 
 @subroutine(int64)
-def _goes_on(delta: int, plain: int, alive: int, row: int, place: int) -> int:
+def _list_ways(classes: int, plain: int, seen: int, ways: int) -> int:
+    """The distinct (place, class, place behind) of plain bytes, place by place: how many, where each place's begin."""
+    n = 0
+    for place in range(8):
+        put(ways, place, n)
+        for byte in range(256):
+            behind = item(plain, 256 * place + byte)
+            if behind >= 0:
+                kind = int64(ld_u8(classes + byte))
+                mark = seen + 2048 * place + 8 * kind + behind
+                if ld_u8(mark) == 0:
+                    st_u8(mark, 1)
+                    put(ways, 16 + 2 * n, kind)
+                    put(ways, 17 + 2 * n, behind)
+                    n += 1
+    put(ways, 8, n)
+    return n
+
+
+@subroutine(int64)
+def _goes_on(after: int, n_classes: int, ways: int, alive: int, row: int, place: int) -> int:
     """Whether every plain byte leads to a row and place within a character that still count as alive."""
-    for byte in range(256):
-        behind = item(plain, 256 * place + byte)
-        if behind >= 0:
-            new = item(delta, 256 * row + byte)
-            if new < 0 or ld_u8(alive + 8 * new + behind) == 0:
-                return int64(0)
+    for way in range(item(ways, place), item(ways, place + 1)):
+        new = item(after, n_classes * row + item(ways, 16 + 2 * way))
+        if new < 0 or ld_u8(alive + 8 * new + item(ways, 17 + 2 * way)) == 0:
+            return int64(0)
     return int64(1)
 
 
-@routine("void(int64, int64, int64, int64)")
-def plain_rows(delta: int, n_rows: int, plain: int, alive: int) -> None:
+@routine("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def plain_rows(
+    after: int, n_rows: int, n_classes: int, classes: int, plain: int, seen: int, ways: int, alive: int
+) -> None:
     """In which rows of a DFA no text of plain characters ever dies: of `alive`, uint8 [n_rows][8], the first column.
 
-    delta: int32 [n_rows][256]; plain: int32 [8][256], the place within a character after a byte, or -1.
+    after: int32 [n_rows][n_classes]; classes: uint8 [256]; plain: int32 [8][256], the place within a character after a
+    byte, or -1. Scratch: seen, uint8 [8][256][8], zeros; ways, int32 [16 + 2 * 8 * 256].
     """
+    _list_ways(classes, plain, seen, ways)
     for i in range(8 * n_rows):
         st_u8(alive + i, 1)
     is_changed = 1
     while is_changed != 0:
         is_changed = 0
-        for i in range(8 * n_rows):
-            if ld_u8(alive + i) != 0 and _goes_on(delta, plain, alive, i // 8, i % 8) == 0:
+        for i in range(8 * n_rows - 1, -1, -1):  # rows mostly lead to later ones
+            if ld_u8(alive + i) != 0 and _goes_on(after, n_classes, ways, alive, i // 8, i % 8) == 0:
                 st_u8(alive + i, 0)
                 is_changed = 1

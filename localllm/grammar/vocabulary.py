@@ -74,7 +74,7 @@ class Vocabulary:
 
     def _find_row(self, dfa: Dfa, delta: npt.NDArray[np.int32], row: int) -> RowTokens:
         accepting = dfa.accepting.view(np.uint8)
-        by_rest = bool(self._plain_rows_of(dfa, delta)[row])
+        by_rest = bool(self._plain_rows_of(dfa)[row])
         trie, n_trie = (self._rest, self._n_rest) if by_rest else (self._trie, self._n_trie)
         bits = self._plain[-1].copy() if by_rest else np.zeros(self.n_words, np.uint32)
         n = row_tokens(
@@ -90,11 +90,21 @@ class Vocabulary:
         )
         return RowTokens(bits, self._exits[:n].copy(), by_rest)
 
-    def _plain_rows_of(self, dfa: Dfa, delta: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+    def _plain_rows_of(self, dfa: Dfa) -> npt.NDArray[np.uint8]:
         found = self._plain_rows.get(dfa.key)
         if found is None:
             alive = np.empty((dfa.n_states, 8), np.uint8)
-            plain_rows(delta.ctypes.data, dfa.n_states, _PLAIN_BYTES.ctypes.data, alive.ctypes.data)
+            seen, ways = np.zeros((8, 256, 8), np.uint8), np.empty(16 + 2 * 8 * 256, np.int32)
+            after = np.ascontiguousarray(dfa.next)
+            plain_rows(
+                after.ctypes.data,
+                *after.shape,
+                dfa.classes.ctypes.data,
+                _PLAIN_BYTES.ctypes.data,
+                seen.ctypes.data,
+                ways.ctypes.data,
+                alive.ctypes.data,
+            )
             found = self._plain_rows[dfa.key] = np.ascontiguousarray(alive[:, 0])
         return found
 
