@@ -97,10 +97,16 @@ def build(starts: list[int], classes: list[int], rows: list[list[int]], acceptin
     """The minimal automaton of any tables of this kind: states that nothing reaches, that reach nothing or that are
     equal are allowed in them, and so are classes that behave alike.
     """
-    blocks = _blocks(rows, accepting)
+    return _numbered(starts, classes, rows, accepting, _blocks(rows, accepting))
+
+
+def _numbered(
+    starts: list[int], classes: list[int], rows: list[list[int]], accepting: list[bool], blocks: list[int]
+) -> Automaton:
+    """The automaton with one state for each block, numbered as words reach them first, and one class for those that
+    behave alike."""
     if blocks[0] == DEAD:
         return Automaton([0], [0], [[DEAD]], [False])
-    # One state of each block, in the order in which words reach them first.
     chosen, numbers = [0], {blocks[0]: 0, DEAD: DEAD}
     table = []
     for state in chosen:
@@ -300,12 +306,39 @@ def combine(one: Automaton, other: Automaton, how: str) -> Automaton:
     return build(starts, classes, *explore(0, step, accepts))
 
 
+def are_disjoint(one: Automaton, other: Automaton) -> bool:
+    """Whether no word is of both.
+
+    Raises: TooComplexError beyond MAX_STATES.
+    """
+    _, _, pairs = joined(one, other)
+    seen, todo = {(0, 0)}, [(0, 0)]
+    while todo:
+        a, b = todo.pop()
+        if one.accepting[a] and other.accepting[b]:
+            return False
+        row, other_row = one.rows[a], other.rows[b]
+        after = {(row[p], other_row[q]) for p, q in pairs if row[p] != DEAD and other_row[q] != DEAD} - seen
+        seen |= after
+        todo += after
+        if len(seen) > MAX_STATES:
+            raise TooComplexError(f"patterns together need more than {MAX_STATES} states")
+    return True
+
+
 def complement(automaton: Automaton) -> Automaton:
-    """All other words."""
+    """All other words. States stay as different as they are; one that accepts all words comes or goes."""
     n = automaton.n_states
     rows = [[n if target == DEAD else target for target in row] for row in automaton.rows]
     rows.append([n] * automaton.n_classes)
-    return build(automaton.starts, automaton.classes, rows, [*(not accepts for accepts in automaton.accepting), True])
+    accepting = [*(not accepts for accepts in automaton.accepting), True]
+    blocks = [*range(n + 1), DEAD]
+    for state, row in enumerate(rows):
+        if not accepting[state] and all(target == state for target in row):
+            blocks[state] = DEAD
+    if automaton.is_empty:
+        blocks[0] = n
+    return _numbered(automaton.starts, automaton.classes, rows, accepting, blocks)
 
 
 def concatenation(one: Automaton, other: Automaton) -> Automaton:

@@ -18,7 +18,7 @@ from localllm.grammar.regular.pattern_texts import PATTERN_TEXT
 _LEAP_SECONDS = "the leap second is left out for offsets from UTC that are no multiple of 15 minutes"
 
 RESTRICTIONS = {
-    "hostname": "names with a label in Punycode (xn--…) are left out, and some of more than 120 characters",
+    "hostname": "names with a label in Punycode (xn--…) are left out, and some of more than 30 labels",
     "time": _LEAP_SECONDS,
     "date-time": _LEAP_SECONDS,
     "idn-email": "labels beyond ASCII have at most 8 characters, of Latin, Greek, Cyrillic, kana, Han or Hangul",

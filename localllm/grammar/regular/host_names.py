@@ -12,7 +12,7 @@ from localllm.grammar.regular.automaton import Automaton
 MAX_LABEL = 63
 MAX_NAME = 253
 # The length of all labels before is known in steps of this, which makes the automaton as much smaller.
-ROUNDING = 4
+ROUNDING = 8
 
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DOT, _HYPHEN = ".", "-"
@@ -33,7 +33,7 @@ def host_names() -> Automaton:
     """Names of labels of letters, digits and hyphens, the latter within a label only.
 
     Names with a label in Punycode are left out, and those of more than 253 letters if each label but the last counts
-    with its dot as the next multiple of 4.
+    with its dot as the next multiple of 8.
     """
     starts, classes, members = charsets.partition([charsets.of_characters(kind) for kind in _KINDS])
     kinds = [_KINDS[member.bit_length() - 1] if member else "" for member in members]

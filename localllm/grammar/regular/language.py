@@ -123,10 +123,17 @@ class Language:
             bounds = [most for most in (one.most, two.most) if most is not None]
             charset = charsets.intersection(one.charset, two.charset)
             return _normal(Power(charset, max(one.least, two.least), min(bounds, default=None)))
+        for power, rest in ((one, other), (two, self)):
+            if isinstance(power, Power) and power.charset == charsets.EVERYTHING:
+                least, most = rest.length_bounds()
+                if least >= power.least and (power.most is None or (most is not None and most <= power.most)):
+                    return rest
         return _joined(self, other, "intersection")
 
     def __sub__(self, other: Language) -> Language:
-        return self & other.complement()
+        if isinstance(self.form, Words) or isinstance(other.form, Words):
+            return self & other.complement()
+        return _NONE if self is other else _joined(self, other, "difference")
 
     def complement(self) -> Language:
         """All other strings."""
@@ -179,6 +186,8 @@ class Language:
 
     def isdisjoint(self, other: Language) -> bool:
         """Whether no string is in both."""
+        if isinstance(self.form, Automaton) and isinstance(other.form, Automaton):
+            return automata.are_disjoint(self.form, other.form)
         return (self & other).is_empty
 
     def length_bounds(self) -> tuple[int, int | None]:

@@ -82,7 +82,7 @@ def test_addresses_of_four_bytes_are_those_that_python_reads(parts: list[str]) -
 @given(st.lists(st.text("ax-n1_", max_size=4) | st.integers(60, 65).map("b".__mul__), min_size=1, max_size=5))
 def test_names_of_hosts_are_labels_of_some_length(labels: list[str]) -> None:
     text = ".".join(labels)
-    counted = sum(-(-(len(label) + 1) // 4) * 4 for label in labels[:-1]) + len(labels[-1])
+    counted = sum(-(-(len(label) + 1) // 8) * 8 for label in labels[:-1]) + len(labels[-1])
     is_name = counted <= 253 and all(
         0 < len(label) < 64
         and label.replace("-", "a").isalnum()
@@ -97,7 +97,7 @@ def test_names_of_hosts_are_not_longer_than_the_system_of_names_permits() -> Non
     label = "a" * 63
     assert _has("hostname", ".".join([label, label, label, "a" * 61]))
     assert not _has("hostname", ".".join([label, label, label, "a" * 62]))
-    assert _has("hostname", ".".join("1" * 60))
+    assert _has("hostname", ".".join("1" * 30))
 
 
 @pytest.mark.parametrize(

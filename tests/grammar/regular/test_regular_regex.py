@@ -65,6 +65,21 @@ def test_strings_are_matched_as_python_matches_them(pattern: str, texts: list[st
         assert whole.contains(text) == bool(twin.fullmatch(text)), text
 
 
+@settings(max_examples=150, deadline=None)
+@given(PATTERNS, PATTERNS)
+def test_languages_of_patterns_are_combined_as_patterns_are(one: str, other: str) -> None:
+    try:
+        first, second = (Language.of_regex(pattern, anchored=True) for pattern in (one, other))
+        assert first | second == Language.of_regex(f"(?:{one})|(?:{other})", anchored=True)
+        assert first & second == Language.of_regex(f"(?=(?:{one})$)(?:{other})", anchored=True)
+        assert first - second == Language.of_regex(f"(?!(?:{other})$)(?:{one})", anchored=True)
+        assert first.complement() == Language.of_regex(f"(?!(?:{one})$)[^]*", anchored=True)
+    except PatternError as error:
+        assume("look-behind within look-ahead" not in str(error))
+        raise
+    assert first.isdisjoint(second) == (first & second).is_empty
+
+
 @pytest.mark.parametrize(
     ("pattern", "matching", "others"),
     [
