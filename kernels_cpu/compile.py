@@ -227,9 +227,9 @@ def find_kernel(name: str) -> Kernel:
 
 
 def every_kernel() -> list[Kernel]:
-    """The kernels of all quant types and operations, and the routines that run them."""
+    """The kernels of all quant types and operations, the routines that run them, and those of automata."""
     names = ["kernels_cpu.team"]
-    for package in ("kernels_cpu.ops", "kernels_cpu.quants"):
+    for package in ("kernels_cpu.ops", "kernels_cpu.quants", "kernels_cpu.automata"):
         path = importlib.import_module(package).__path__
         names += [module.name for module in pkgutil.iter_modules(path, f"{package}.")]
     values = [value for name in names for value in vars(importlib.import_module(name)).values()]

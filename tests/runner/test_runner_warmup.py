@@ -73,7 +73,11 @@ def test_a_named_model_that_cannot_run_is_an_error(other: dict[str, Any], tmp_pa
 def test_every_kernel_is_known() -> None:
     names = {k.name for k in every_kernel()}
     assert {k.name for q in QUANT_TYPES.values() for k in (q.linear, q.linear_16, q.embedding)} < names
-    assert {"kernels_cpu.ops.attention:attention", "kernels_cpu.team:_follow"} < names
+    assert {
+        "kernels_cpu.ops.attention:attention",
+        "kernels_cpu.team:_follow",
+        "kernels_cpu.automata.tokens:state_tokens",
+    } < names
 
 
 def start(request: dict[str, Any]) -> subprocess.Popen[bytes]:
