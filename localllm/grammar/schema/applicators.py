@@ -12,6 +12,7 @@ from localllm.grammar.schema.documents import pointer
 from localllm.grammar.schema.nodes import ANY, ANYTHING, NEVER, NOTHING_FITS, Blame, Node, ObjectNode
 from localllm.grammar.schema.shapes import ShapeId
 from localllm.grammar.schema.sites import Site
+from localllm.grammar.schema.table import Table
 from localllm.grammar.schema.values import check_text, expect, names_of
 
 
@@ -50,17 +51,30 @@ def one_of(site: Site, keyword: str, node: Node) -> Node:
     shapes = _branches(site, keyword)
     plain = _branches(site, keyword, is_tracking=False) if site.is_tracking else shapes
     others = [table.node(shape) for shape in plain]
+    scalars = _scalars_of_others(table, others)
     found = []
+    compound = [(position, other) for position, other in enumerate(others) if other.arrays or other.objects]
     for index, shape in enumerate(shapes):
         if plain.count(plain[index]) > 1:
             continue
-        one = intersect(table, node, table.node(shape))
-        for position, other in enumerate(others):
-            if position != index:
+        one = table.without(intersect(table, node, table.node(shape)), scalars[index])
+        for position, other in compound if one.arrays or one.objects else ():
+            if position != index and not table.have_disjoint_parts(one, other):
                 _accuse(site, keyword)
-                one = table.without(one, other)
+                one = table.without(one, replace(NOTHING_FITS, arrays=other.arrays, objects=other.objects))
         found.append(one)
     return unite(table, found) if found else NOTHING_FITS
+
+
+def _scalars_of_others(table: Table, nodes: list[Node]) -> list[Node]:
+    """For each node the values of all others that are neither arrays nor objects."""
+    plain = [replace(node, arrays=(), objects=()) for node in nodes]
+    before, behind = [NOTHING_FITS], [NOTHING_FITS]
+    for node in plain[:-1]:
+        before.append(unite(table, [before[-1], node]))
+    for node in reversed(plain[1:]):
+        behind.append(unite(table, [behind[-1], node]))
+    return [unite(table, [a, b]) for a, b in zip(before, reversed(behind), strict=True)]
 
 
 def not_(site: Site, keyword: str, node: Node) -> Node:
@@ -83,13 +97,9 @@ def if_then_else(site: Site, keyword: str, node: Node) -> Node:
         table.node(site.in_place(schema[name], name)) if name in branches else ANYTHING for name in ("then", "else")
     )
     _accuse(site, keyword)
-    positive = intersect(table, node, then)
-    if other is not ANYTHING or site.is_tracking:
-        positive = intersect(table, positive, condition)
-    negative = intersect(table, node, other)
-    if then is not ANYTHING or site.is_tracking:
-        _accuse(site, keyword)
-        negative = table.without(negative, plain)
+    positive = intersect(table, intersect(table, node, condition), then)
+    _accuse(site, keyword)
+    negative = table.without(intersect(table, node, other), plain)
     return unite(table, [table.without_empty(positive), table.without_empty(negative)])
 
 

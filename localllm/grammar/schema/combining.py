@@ -29,6 +29,8 @@ from localllm.grammar.schema.shapes import ShapeId
 
 # Ways to be an object, or an array, that one shape may have.
 MAX_ALTERNATIVES = 400
+# More than these are looked at closely: some may be empty.
+FEW = 3
 
 T = TypeVar("T")
 
@@ -37,6 +39,8 @@ class Ids(Nodes, Protocol):
     """The part of a table that combining needs."""
 
     def both(self, a: ShapeId, b: ShapeId) -> ShapeId: ...
+
+    def is_empty_object(self, found: ObjectNode) -> bool: ...
 
     def no(self, a: ShapeId) -> ShapeId: ...
 
@@ -77,7 +81,10 @@ def _common_objects(table: Ids, ours: Sequence[ObjectNode], theirs: Sequence[Obj
         one = intersect_objects(table, ours[0], theirs[0])
         return () if one is None else (one,)
     found = (intersect_objects(table, a, b) for a in ours for b in theirs)
-    return limited(without_contained(table, list({node.key: node for node in found if node is not None}.values())))
+    different = list({node.key: node for node in found if node is not None}.values())
+    if len(different) > FEW:
+        different = [node for node in different if not table.is_empty_object(node)]
+    return limited(without_contained(table, different))
 
 
 def intersect_arrays(table: Ids, a: ArrayNode, b: ArrayNode) -> ArrayNode | None:
@@ -204,12 +211,8 @@ def unite(table: Ids, nodes: Sequence[Node]) -> Node:
     """The values of any of them. Objects and arrays stay alternatives, which may overlap."""
     if len(nodes) == 1:
         return nodes[0]
-    languages = list(dict.fromkeys(node.strings for node in nodes if node.strings is not None))
-    strings = ANY_STRING if ANY_STRING in languages else None
-    if strings is None and languages:
-        strings = languages[0]
-        for language in languages[1:]:
-            strings = table.languages.either(strings, language)
+    languages = list({id(node.strings): node.strings for node in nodes if node.strings is not None}.values())
+    strings = table.languages.any_of(languages) if len(languages) > 1 else (languages[0] if languages else None)
     return Node(
         any(node.has_null for node in nodes),
         frozenset().union(*(node.booleans for node in nodes)),

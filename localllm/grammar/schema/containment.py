@@ -12,13 +12,15 @@ from localllm.grammar.schema.nodes import ANY, ANY_STRING, NEVER, Node, ObjectNo
 from localllm.grammar.schema.shapes import ShapeId
 
 # Of fewer alternatives it is not worth while, of more it takes too long.
-FEWEST, MOST = 6, 128
+FEWEST, MOST = 6, 64
 
 
 class Nodes(Protocol):
     """The part of a table that comparing needs."""
 
     languages: Languages
+
+    def spend(self, amount: int) -> None: ...
 
     def node(self, shape: ShapeId) -> Node: ...
 
@@ -29,6 +31,7 @@ def without_contained(table: Nodes, objects: Sequence[ObjectNode]) -> Sequence[O
     """The alternatives without those that another one contains."""
     if not FEWEST <= len(objects) <= MOST:
         return objects
+    table.spend(len(objects) ** 2 >> 3)
     known: dict[tuple[ShapeId, ShapeId], bool] = {}
     kept: list[ObjectNode] = []
     for index, found in enumerate(objects):

@@ -9,6 +9,9 @@ from localllm.grammar.regular import Language
 # What making a language costs, next to combining two small nodes.
 LANGUAGE_WORK = 10
 
+# Words that are put together rather than made an automaton.
+MAX_LISTED = 4096
+
 
 class Languages:
     """Intersections, unions and differences, remembered. `spend` is told of each one that had to be made."""
@@ -24,8 +27,25 @@ class Languages:
             return a
         return b if a.is_any else self._remembered("&", a, b, Language.__and__)
 
-    def either(self, a: Language, b: Language) -> Language:
-        return a if a is b else self._remembered("|", a, b, Language.__or__)
+    def any_of(self, languages: Collection[Language]) -> Language:
+        """The strings of any of them, of which there is one."""
+        words: set[str] = set()
+        found: Language | None = None
+        for language in languages:
+            listed = language.strings(MAX_LISTED)
+            if listed is not None:
+                words.update(listed)
+            elif found is None or found is language:
+                found = language
+            else:
+                found = self._remembered("|", found, language, Language.__or__)
+        if found is None:
+            return Language.of_strings(words)
+        return self._remembered("|", found, Language.of_strings(words), Language.__or__) if words else found
+
+    def are_disjoint(self, a: Language, b: Language) -> bool:
+        """Whether no string is of both."""
+        return a.isdisjoint(b) if _is_cheap(a) or _is_cheap(b) else self.both(a, b).is_empty
 
     def without(self, a: Language, b: Language) -> Language:
         return a if a.is_empty or b.is_empty else self._remembered("-", a, b, Language.__sub__)
@@ -49,6 +69,12 @@ class Languages:
             self._spend(LANGUAGE_WORK)
             made = make(a, b)
             self._spend(len(getattr(made.form, "accepting", ())) // 10)
-            made = self._same.setdefault(made, made)
+            if not _is_cheap(made):
+                made = self._same.setdefault(made, made)
             known = self._made[key] = (made, a, b)  # holding a and b keeps their identities
         return known[0]
+
+
+def _is_cheap(language: Language) -> bool:
+    """Whether it is kept as words, or as all others."""
+    return hasattr(language.form, "words")

@@ -24,7 +24,7 @@ OBJECT_KEYWORDS = frozenset(
 )
 
 # Languages that the names of an object are parted into by the patterns of patternProperties.
-MAX_FAMILIES = 64
+MAX_FAMILIES = 128
 
 
 def objects_of(site: Site) -> tuple[ObjectNode, ...]:

@@ -108,6 +108,12 @@ def intersect(a: Ranges, b: Ranges) -> Ranges:
         return a
     if a == ALL_NUMBERS:
         return b
+    if all(map(is_point, b)):
+        a, b = b, a
+    if all(map(is_point, a)):
+        values = {part.least for part in b if is_point(part)}
+        wide = [part for part in b if not is_point(part)]
+        return tuple(part for part in a if part.least in values or any(_contains(other, part) for other in wide))
     if len(a) * len(b) > MAX_PAIRS:
         raise TooComplexError(f"{len(a)} and {len(b)} ranges of numbers are too many to compare")
     return unite(part for one in a for other in b for part in _meet(one, other))
@@ -151,9 +157,9 @@ def _common(a: Fraction | None, b: Fraction | None) -> Fraction | None:
 def unite(ranges: Iterable[NumberRange]) -> Ranges:
     """The same numbers without ranges that others contain."""
     found = list(dict.fromkeys(ranges))
-    if len(found) > MAX_RANGES:
-        raise TooComplexError(f"a schema asks for {len(found)} ranges of numbers at once (at most {MAX_RANGES})")
     wide = [part for part in found if not is_point(part)]
+    if len(wide) > MAX_RANGES:
+        raise TooComplexError(f"a schema asks for {len(wide)} ranges of numbers at once (at most {MAX_RANGES})")
     if not wide:
         return tuple(found)
     kept = [part for part in found if not any(part is not other and _contains(other, part) for other in wide)]
@@ -161,8 +167,11 @@ def unite(ranges: Iterable[NumberRange]) -> Ranges:
 
 
 def _contains(a: NumberRange, b: NumberRange) -> bool:
-    """Whether a holds all of b; may overlook it."""
-    if a.not_multiples_of and not set(a.not_multiples_of) <= set(b.not_multiples_of):
+    """Whether a holds all of b; may overlook it where b is no point."""
+    if is_point(b) and b.least is not None:
+        if not _avoids(b.least, a.not_multiples_of):
+            return False
+    elif a.not_multiples_of and not set(a.not_multiples_of) <= set(b.not_multiples_of):
         return False
     step = step_of(a)
     if step is not None:

@@ -32,7 +32,7 @@ from localllm.grammar.schema.nodes import (
 from localllm.grammar.schema.shapes import ShapeId
 
 MAX_SHAPES = 20_000
-MAX_WORK = 60_000
+MAX_WORK = 200_000
 
 
 class EndlessReferenceError(UnsupportedSchemaError):
@@ -106,7 +106,7 @@ class Table:
             return parts[0]
         if any(self._opposites.get(part) in parts for part in parts):
             return NEVER
-        found = self.define(frozenset(parts), lambda: self._intersection(parts))
+        found = self.define(frozenset(parts), lambda: self._intersection(a, b, parts))
         self._parts.setdefault(found, parts)
         return found
 
@@ -114,7 +114,10 @@ class Table:
         """The shapes that the shape is the intersection of."""
         return self._parts.get(shape, (shape,))
 
-    def _intersection(self, parts: tuple[ShapeId, ...]) -> Node:
+    def _intersection(self, a: ShapeId, b: ShapeId, parts: tuple[ShapeId, ...]) -> Node:
+        one, other = self._nodes[a], self._nodes[b]
+        if one is not None and other is not None:
+            return intersect(self, one, other)
         found = self.node(parts[0])
         for part in parts[1:]:
             found = intersect(self, found, self.node(part))
@@ -163,6 +166,8 @@ class Table:
             found = self.is_empty_node(self.node(shape))
         except EndlessReferenceError:
             return False
+        except RecursionError:
+            found = False
         finally:
             self._being_checked.discard(shape)
         self._is_empty[shape] = found
@@ -202,6 +207,13 @@ class Table:
         if len(arrays) == len(node.arrays) and len(objects) == len(node.objects):
             return node
         return replace(node, arrays=arrays, objects=objects)
+
+    def have_disjoint_parts(self, a: Node, b: Node) -> bool:
+        """Whether no array and no object is of both; may overlook it."""
+        self.spend(1)
+        return all(self._are_disjoint_objects(one, other) for one in a.objects for other in b.objects) and all(
+            self._are_disjoint_arrays(one, other) for one in a.arrays for other in b.arrays
+        )
 
     def without(self, a: Node, b: Node) -> Node:
         """The values of a that are not of b. What is there of b that plainly is not of a costs nothing."""
@@ -258,4 +270,22 @@ class Table:
 
     def _are_disjoint_objects(self, a: ObjectNode, b: ObjectNode) -> bool:
         required = (*(a.required & b.required), *(a.required ^ b.required))
-        return any(self.is_empty(self.both(a.value(name), b.value(name))) for name in required)
+        return any(self._are_disjoint(a.value(name), b.value(name)) for name in required)
+
+    def _are_disjoint(self, a: ShapeId, b: ShapeId) -> bool:
+        if a == b or ANY in (a, b) or NEVER in (a, b):
+            return self.is_empty(self.both(a, b))
+        try:
+            one, other = self.node(a), self.node(b)
+        except EndlessReferenceError:
+            return False
+        if (one.arrays and other.arrays) or (one.objects and other.objects):
+            return self.is_empty(self.both(a, b))
+        return self._have_disjoint_scalars(one, other)
+
+    def _have_disjoint_scalars(self, a: Node, b: Node) -> bool:
+        if (a.has_null and b.has_null) or a.booleans & b.booleans:
+            return False
+        if a.strings is not None and b.strings is not None and not self.languages.are_disjoint(a.strings, b.strings):
+            return False
+        return not (a.numbers and b.numbers) or not ranges.intersect(a.numbers, b.numbers)
