@@ -1,29 +1,31 @@
 """Schemas with labelled instances: an accepted schema's grammar takes the valid ones and no other.
 
-Cases of our own always run. LOCALLLM_TEST_SCHEMAS names a folder with the official suite (`json-schema-test-suite`) and
-real schemas (`maskbench-sample.jsonl`); without it, that is `../shared/data` beside the checkout.
+Cases of our own always run; the official suite and real schemas where they are (`schema_data`).
 """
 
 from __future__ import annotations
 
 import json
-import os
+import random
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from localllm.grammar import twin
+from localllm.grammar.constraint import Constraint
 from localllm.grammar.errors import ConstraintError, GrammarError, UnsatisfiableSchemaError
 from localllm.grammar.expressions import Grammar
 from localllm.grammar.lowering import lower
 from localllm.grammar.schema import compile_schema
+from localllm.grammar.vocabulary import Vocabulary
 from measuring.grammar_cases import Case, compact, read_cases
 
 CASES = Path(__file__).with_name("cases.jsonl")
-DATA = Path(os.environ.get("LOCALLLM_TEST_SCHEMAS") or Path(__file__).parents[4] / "shared" / "data")
 DRAFTS = {
     "draft4": "http://json-schema.org/draft-04/schema#",
     "draft6": "http://json-schema.org/draft-06/schema#",
@@ -31,12 +33,11 @@ DRAFTS = {
     "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 }
-MAX_STEPS = 3_000
+MAX_STEPS = 3_000  # of reading one instance, orders of keys included
+END = 256
+PIECES = [bytes([byte]) for byte in range(256)] + [b"", b'":', b'",', b'"}', b'{"', b'["', b"true", b"12", b"ab", b"}}"]
 # To draft 4 the number 1.0 is no integer, however it is written.
 INTEGERS_OF_DRAFT_4 = {"Github_trivial---o14485"}
-needs_data = pytest.mark.skipif(
-    not (DATA / "json-schema-test-suite").is_dir(), reason="LOCALLLM_TEST_SCHEMAS names no folder with schemas"
-)
 
 
 class Undecided(Exception):  # noqa: N818
@@ -127,9 +128,8 @@ def judge(cases: Iterable[Case], limit: float) -> None:
     assert sum(refused.values()) <= limit * n, refused
 
 
-def suite(draft: str, pattern: str) -> Iterator[Case]:
-    folder = DATA / "json-schema-test-suite" / draft
-    for path in sorted(folder.glob(pattern)):
+def suite(folder: Path, draft: str) -> Iterator[Case]:
+    for path in sorted((folder / "json-schema-test-suite" / draft).glob("*.json")):
         for group in json.loads(path.read_text(encoding="utf-8")):
             schema = group["schema"]
             if isinstance(schema, dict) and "$schema" not in schema:
@@ -143,16 +143,71 @@ def test_own_cases(case: Case) -> None:
     assert not wrong_verdicts(case)
 
 
-@needs_data
 @pytest.mark.parity
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_the_official_suite(draft: str) -> None:
+def test_the_official_suite(schema_data: Path, draft: str) -> None:
     # A `format` is asserted here; what tells that it is an annotation alone is no fault.
-    judge((case for case in suite(draft, "*.json") if not case.name.startswith("format:")), limit=0.15)
+    judge((case for case in suite(schema_data, draft) if not case.name.startswith("format:")), limit=0.15)
 
 
-@needs_data
 @pytest.mark.parity
-def test_real_schemas() -> None:
-    cases = read_cases(DATA / "maskbench-sample.jsonl")
+def test_real_schemas(schema_data: Path) -> None:
+    cases = read_cases(schema_data / "maskbench-sample.jsonl")
     judge((case for case in cases if case.name not in INTEGERS_OF_DRAFT_4), limit=0.05)
+
+
+def random_answer(constraint: Constraint, rng: random.Random) -> str | None:
+    """A text of random tokens, half of them such as end something; None where it does not end in time."""
+    matcher, answer = constraint.matcher(), bytearray()
+    mask = np.zeros(constraint.vocabulary.n_words, np.uint32)
+    for step in range(500):
+        matcher.fill_mask(mask)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        assert allowed, bytes(answer)
+        if END in allowed and (len(allowed) == 1 or rng.random() < 0.5):
+            return answer.decode()
+        ending = [token for token in allowed if PIECES[token][:1] in (b'"', b"}", b"]", b",", b":")]
+        token = rng.choice(
+            ending if ending and (step > 100 or rng.random() < 0.5) else [t for t in allowed if t != END]
+        )
+        assert matcher.accept(token)
+        answer += PIECES[token]
+    return None
+
+
+def check_answers(cases: Iterable[Case], n_answers: int) -> int:
+    """Random answers are valid to the package jsonschema; how many there were."""
+    jsonschema = pytest.importorskip("jsonschema")
+    vocabulary = Vocabulary(PIECES, [END], [])
+    rng, n = random.Random(1), 0
+    for case in cases:
+        try:
+            constraint = Constraint(compile_schema(case.schema).grammar, vocabulary)
+        except ConstraintError:
+            continue
+        validator = jsonschema.validators.validator_for(case.schema, jsonschema.Draft202012Validator)(case.schema)
+        for _ in range(n_answers):
+            answer = random_answer(constraint, rng)
+            if answer is not None:
+                n += 1
+                with warnings.catch_warnings():  # of Python's, on patterns that mean something else to it
+                    warnings.simplefilter("ignore")
+                    error = next(validator.iter_errors(json.loads(answer)), None)
+                assert error is None, (case.name, answer, error)
+    return n
+
+
+def test_random_answers_of_own_cases_are_valid() -> None:
+    assert check_answers(read_cases(CASES), 6) > 100
+
+
+@pytest.mark.parity
+def test_random_answers_of_real_schemas_are_valid(schema_data: Path) -> None:
+    cases = read_cases(schema_data / "maskbench-sample.jsonl")
+    assert check_answers((case for case in cases if not decides_by_format(case.schema)), 2) > 1400
+
+
+def decides_by_format(schema: Any) -> bool:
+    """Whether it may matter that jsonschema, as it is used here, takes a `format` for a remark."""
+    text = json.dumps(schema)
+    return '"format"' in text and any(f'"{keyword}"' in text for keyword in ("oneOf", "not", "if"))
