@@ -11,7 +11,8 @@ from localllm.grammar.regular import automaton, charsets
 from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.encoding import json_dfa, utf8_dfa
 from localllm.grammar.regular.free_strings import free_string_dfa
-from localllm.grammar.regular.language import Language, Power, Words
+from localllm.grammar.regular.language import MAX_REMEMBERED, Language, Power, Words
+from localllm.grammar.regular.memory import Memory
 
 # Powers with bounds beyond this become counts; below it states are cheaper.
 MAX_UNROLLED = 32
@@ -32,10 +33,9 @@ def json_string(language: Language) -> Expression:
 
     Raises: TooComplexError.
     """
-    return _json_string(language)
+    return _WRITTEN.get((language.key, True), lambda: _json_string(language))
 
 
-@functools.lru_cache(maxsize=1024)
 def _json_string(language: Language) -> Expression:
     if language.is_any:
         return _FREE_STRING
@@ -57,10 +57,9 @@ def utf8(language: Language) -> Expression:
 
     Raises: TooComplexError.
     """
-    return _utf8(language)
+    return _WRITTEN.get((language.key, False), lambda: _utf8(language))
 
 
-@functools.lru_cache(maxsize=1024)
 def _utf8(language: Language) -> Expression:
     if language.is_empty:
         return NEVER
@@ -71,6 +70,13 @@ def _utf8(language: Language) -> Expression:
     if isinstance(form, Power) and _is_counted(form):
         return Repeat(Terminal(utf8_dfa(automaton.of_power(form.charset, 1, 1))), form.least, form.most)
     return Terminal(utf8_dfa(language.automaton))
+
+
+def _size(expression: Expression) -> int:
+    return expression.dfa.n_states if isinstance(expression, Terminal) else 1
+
+
+_WRITTEN: Memory[Expression] = Memory(MAX_REMEMBERED, _size)
 
 
 def _only(language: Language) -> str | None:

@@ -22,7 +22,7 @@ RESTRICTIONS = {
     "time": _LEAP_SECONDS,
     "date-time": _LEAP_SECONDS,
     "idn-email": "labels beyond ASCII have at most 8 characters, of Latin, Greek, Cyrillic, kana, Han or Hangul",
-    "regex": "groups are nested at most 4 deep; back-references and names of groups are left out",
+    "regex": "groups are nested at most 3 deep; back-references and names of groups are left out",
 }
 """What is left out of formats whose language is smaller than the format, by name."""
 

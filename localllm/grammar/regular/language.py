@@ -19,10 +19,14 @@ from localllm.grammar.regular import charsets
 from localllm.grammar.regular.automaton import Automaton
 from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.compile import compile_tree
+from localllm.grammar.regular.memory import Memory
 from localllm.grammar.regular.parser import parse
 
 # Automata of no more words than these become words.
 MAX_WORDS = 64
+
+# States, of eight classes each, that all remembered languages have together.
+MAX_REMEMBERED = 300_000
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -77,7 +81,7 @@ class Language:
 
         Raises: PatternError for what is malformed or unsupported, TooComplexError.
         """
-        return _of_regex(pattern, anchored)
+        return _PATTERNS.get((pattern, anchored), lambda: _of_regex(pattern, anchored))
 
     @staticmethod
     def of_format(name: str) -> Language | None:
@@ -137,6 +141,10 @@ class Language:
 
     def complement(self) -> Language:
         """All other strings."""
+        return self._complement
+
+    @functools.cached_property
+    def _complement(self) -> Language:
         if isinstance(self.form, Words):
             return Language(Words(self.form.words, not self.form.negated))
         return _normal(automata.complement(self.automaton))
@@ -251,10 +259,11 @@ def _is_words(*languages: Language) -> bool:
 
 
 def _joined(one: Language, other: Language, how: str) -> Language:
-    return _normal(automata.combine(one.automaton, other.automaton, how))
+    return _JOINED.get(
+        (one.key, other.key, how), lambda: _normal(automata.combine(one.automaton, other.automaton, how))
+    )
 
 
-@functools.lru_cache(maxsize=1024)
 def _of_regex(pattern: str, anchored: bool) -> Language:
     return _normal(compile_tree(parse(pattern), is_search=not anchored))
 
@@ -385,3 +394,11 @@ def automaton_bounds(automaton: Automaton) -> tuple[int, int | None]:
 
 _ANY = Language(Words(frozenset(), True))
 _NONE = Language(Words(frozenset()))
+
+
+def _size(language: Language) -> int:
+    return language.form.n_states * language.form.n_classes // 8 if isinstance(language.form, Automaton) else 1
+
+
+_PATTERNS: Memory[Language] = Memory(MAX_REMEMBERED, _size)
+_JOINED: Memory[Language] = Memory(MAX_REMEMBERED, _size)

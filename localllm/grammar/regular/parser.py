@@ -90,7 +90,8 @@ class _Parser:
         counts = self.quantifier()
         if counts is None:
             return item
-        if isinstance(item, Anchor) and self.text[begin] != "(":
+        is_place = isinstance(item, Anchor) and self.text[begin] != "("
+        if is_place or self.text.startswith(("(?<=", "(?<!"), begin):
             raise self.error("nothing to repeat", begin)
         again = self.at
         if self.quantifier() is not None:

@@ -6,16 +6,16 @@ that of `{n,m}` and ranges of characters those are left out whose order is not s
 
 from __future__ import annotations
 
-MAX_DEPTH = 4
+MAX_DEPTH = 3
 
 _HEX = "[0-9A-Fa-f]"
 _ESCAPE = f"\\\\(?:[dDwWsStnrfv^$.*+?()\\[\\]{{}}|/\\\\]|x{_HEX}{{2}}|u{_HEX}{{4}}|c[A-Za-z])"
 _CHARACTER = f"(?:[^\\\\^$.*+?()\\[\\]{{}}|]|{_ESCAPE})"
 
 # Ranges whose bounds are in order: of digits, of letters, of all printable ASCII, and of escapes of those and beyond.
-_ORDERS = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_SIMPLE = "|".join(f"{c}-[{c}-{order[-1]}]" for order in _ORDERS for c in order)
-_RANGE = f"(?:{_SIMPLE}|A-[a-z]|[ !]-~|\\\\x[01]{_HEX}-\\\\x[2-9A-Fa-f]{_HEX}|[ !]-\\\\x7[Ee])"
+_DIGITS = "|".join(f"{n}-[{n}-9]" for n in range(10))
+_LETTERS = "a-[a-z]|[a-m]-[m-z]|[a-z]-z|A-[A-Za-z]|[A-M]-[M-Z]|[A-Z]-Z"
+_RANGE = f"(?:{_DIGITS}|{_LETTERS}|[ !]-~|\\\\x[01]{_HEX}-\\\\x[2-9A-Fa-f]{_HEX}|[ !]-\\\\x7[Ee])"
 _ITEM = f"(?:{_RANGE}(?:-[_.])?|[^\\\\\\[\\]^&~-]|{_ESCAPE}|\\\\-)"
 _BRACKETS = f"\\[\\^?(?:-?{_ITEM}+-?)?\\]"
 
@@ -33,7 +33,7 @@ _LOOK = f"\\(\\?<?[=!]{_FLAT}\\)"
 def _of_depth(depth: int) -> str:
     if depth == 0:
         return _FLAT
-    return f"(?:{_ATOM}|\\||{_LOOK}|\\((?:\\?:)?{_of_depth(depth - 1)}\\){_QUANTIFIER})*"
+    return f"(?:{_ATOM}|\\||\\((?:\\?:)?{_of_depth(depth - 1)}\\){_QUANTIFIER})*"
 
 
-PATTERN_TEXT = _of_depth(MAX_DEPTH)
+PATTERN_TEXT = f"(?:{_LOOK}|{_of_depth(MAX_DEPTH)})*"

@@ -143,7 +143,7 @@ def test_names_of_hosts_are_not_longer_than_the_system_of_names_permits() -> Non
         ("relative-json-pointer", ["0", "10#", "1/a"], ["", "01", "-1", "0##", "1#/a"]),
         (
             "regex",
-            ["^(a|[^b-d]{2,3}?)+$", "(?=a)\\d", "[]", "a{1,20}"],
+            ["^(a|[^b-z]{2,3}?)+$", "(?=a)\\d", "[]", "a{1,20}"],
             ["(", "a)", "[b", "a**", "[z-a]", "a{3,2}", "(?i)a", "\\a"],
         ),
     ],

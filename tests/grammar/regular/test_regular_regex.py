@@ -128,6 +128,8 @@ def test_the_syntax_of_ecma_262(pattern: str, matching: list[str], others: list[
         ("a**", 2, "quantifier"),
         ("a++", 1, "possessive"),
         ("*a", 0, "nothing to repeat"),
+        ("a(?<=a)*", 1, "nothing to repeat"),
+        ("\\b+", 0, "nothing to repeat"),
         ("a{2,1}", 1, "out of order"),
         ("[b-a]", 3, "out of order"),
         ("\\p{Nothing}", 0, "unknown property"),
