@@ -9,6 +9,9 @@ from kernels_cpu.compile import routine
 from kernels_cpu.simd import ld_u8, st_u8
 from kernels_cpu.subroutine import subroutine
 
+PLACES = 10
+"""Within a character: how many there are."""
+
 
 @subroutine(int64, inlined=True)
 def _n_shared(data: int, a: int, n_a: int, b: int, n_b: int) -> int:
@@ -61,19 +64,19 @@ def build_trie(data: int, starts: int, ids: int, n: int, nodes: int, way: int, t
 def _list_ways(classes: int, plain: int, seen: int, ways: int) -> int:
     """The distinct (place, class, place behind) of plain bytes, place by place: how many, where each place's begin."""
     n = 0
-    for place in range(8):
+    for place in range(PLACES):
         put(ways, place, n)
         for byte in range(256):
             behind = item(plain, 256 * place + byte)
             if behind >= 0:
                 kind = int64(ld_u8(classes + byte))
-                mark = seen + 2048 * place + 8 * kind + behind
+                mark = seen + PLACES * (256 * place + kind) + behind
                 if ld_u8(mark) == 0:
                     st_u8(mark, 1)
-                    put(ways, 16 + 2 * n, kind)
-                    put(ways, 17 + 2 * n, behind)
+                    put(ways, 2 * PLACES + 2 * n, kind)
+                    put(ways, 2 * PLACES + 2 * n + 1, behind)
                     n += 1
-    put(ways, 8, n)
+    put(ways, PLACES, n)
     return n
 
 
@@ -81,8 +84,8 @@ def _list_ways(classes: int, plain: int, seen: int, ways: int) -> int:
 def _goes_on(after: int, n_classes: int, ways: int, alive: int, row: int, place: int) -> int:
     """Whether every plain byte leads to a row and place within a character that still count as alive."""
     for way in range(item(ways, place), item(ways, place + 1)):
-        new = item(after, n_classes * row + item(ways, 16 + 2 * way))
-        if new < 0 or ld_u8(alive + 8 * new + item(ways, 17 + 2 * way)) == 0:
+        new = item(after, n_classes * row + item(ways, 2 * PLACES + 2 * way))
+        if new < 0 or ld_u8(alive + PLACES * new + item(ways, 2 * PLACES + 2 * way + 1)) == 0:
             return int64(0)
     return int64(1)
 
@@ -91,18 +94,18 @@ def _goes_on(after: int, n_classes: int, ways: int, alive: int, row: int, place:
 def plain_rows(
     after: int, n_rows: int, n_classes: int, classes: int, plain: int, seen: int, ways: int, alive: int
 ) -> None:
-    """In which rows of a DFA no text of plain characters ever dies: of `alive`, uint8 [n_rows][8], the first column.
+    """In which rows of a DFA no text of plain characters ever dies: of `alive`, uint8 [n_rows][PLACES], the first column.
 
-    after: int32 [n_rows][n_classes]; classes: uint8 [256]; plain: int32 [8][256], the place within a character after a
-    byte, or -1. Scratch: seen, uint8 [8][256][8], zeros; ways, int32 [16 + 2 * 8 * 256].
+    after: int32 [n_rows][n_classes]; classes: uint8 [256]; plain: int32 [PLACES][256], the place within a character
+    after a byte, or -1. Scratch: seen, uint8 [PLACES][256][PLACES], zeros; ways, int32 [2 * PLACES * 257].
     """
     _list_ways(classes, plain, seen, ways)
-    for i in range(8 * n_rows):
+    for i in range(PLACES * n_rows):
         st_u8(alive + i, 1)
     is_changed = 1
     while is_changed != 0:
         is_changed = 0
-        for i in range(8 * n_rows - 1, -1, -1):  # rows mostly lead to later ones
-            if ld_u8(alive + i) != 0 and _goes_on(after, n_classes, ways, alive, i // 8, i % 8) == 0:
+        for i in range(PLACES * n_rows - 1, -1, -1):  # rows mostly lead to later ones
+            if ld_u8(alive + i) != 0 and _goes_on(after, n_classes, ways, alive, i // PLACES, i % PLACES) == 0:
                 st_u8(alive + i, 0)
                 is_changed = 1

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kernels_cpu.automata import layout
 from kernels_cpu.automata.tokens import row_tokens
-from kernels_cpu.automata.vocabularies import build_trie, plain_rows
+from kernels_cpu.automata.vocabularies import PLACES, build_trie, plain_rows
 from localllm.grammar.dfa import Dfa
 
 Mask = npt.NDArray[np.uint32]
@@ -19,8 +19,8 @@ Mask = npt.NDArray[np.uint32]
 MAX_ROWS_BYTES = 64 << 20
 """Of known tokens by rows of DFAs; at that many all are forgotten."""
 
-# Within a character of UTF-8: at its beginning, one, two, three bytes before its end, after E0, ED, F0, F4.
-_FIRST, _ONE, _TWO, _THREE, _E0, _ED, _F0, _F4 = range(8)
+# Within a character of UTF-8: at its beginning, one, two, three bytes before its end, after E0, ED, F0, F4, E2, E2 80.
+_FIRST, _ONE, _TWO, _THREE, _E0, _ED, _F0, _F4, _E2, _E280 = range(PLACES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +93,8 @@ class Vocabulary:
     def _plain_rows_of(self, dfa: Dfa) -> npt.NDArray[np.uint8]:
         found = self._plain_rows.get(dfa.key)
         if found is None:
-            alive = np.empty((dfa.n_states, 8), np.uint8)
-            seen, ways = np.zeros((8, 256, 8), np.uint8), np.empty(16 + 2 * 8 * 256, np.int32)
+            alive = np.empty((dfa.n_states, PLACES), np.uint8)
+            seen, ways = np.zeros((PLACES, 256, PLACES), np.uint8), np.empty(2 * PLACES * 257, np.int32)
             after = np.ascontiguousarray(dfa.next)
             plain_rows(
                 after.ctypes.data,
@@ -167,7 +167,7 @@ def _n_plain_characters(pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:
     """How many characters a token has, -1 where one of them is not plain or not whole: int32 [n_vocab]."""
     found = np.full(len(pieces), -1, np.int32)
     for token, piece in enumerate(pieces):
-        if piece and piece.translate(None, _NOT_PLAIN) == piece:
+        if piece and piece.translate(None, _NOT_PLAIN) == piece and not any(end in piece for end in _LINE_ENDS):
             try:
                 found[token] = len(piece.decode())
             except UnicodeDecodeError:
@@ -176,17 +176,19 @@ def _n_plain_characters(pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:
 
 
 _NOT_PLAIN: Final = bytes([*range(0x20), ord('"'), ord("\\")])
+# Not plain either, so that all that `.` stands for in a pattern is plain.
+_LINE_ENDS: Final = ("\u2028".encode(), "\u2029".encode())
 
 
 def _plain_bytes() -> npt.NDArray[np.int32]:
     """The places within a character, as `plain_rows` takes them."""
-    table = np.full((8, 256), -1, np.int32)
+    table = np.full((PLACES, 256), -1, np.int32)
     table[_FIRST, 0x20:0x80] = _FIRST
     table[_FIRST, list(_NOT_PLAIN)] = -1
     table[_FIRST, 0xC2:0xE0] = _ONE
     table[_FIRST, 0xE1:0xF0] = _TWO
     table[_FIRST, 0xF1:0xF4] = _THREE
-    table[_FIRST, [0xE0, 0xED, 0xF0, 0xF4]] = [_E0, _ED, _F0, _F4]
+    table[_FIRST, [0xE0, 0xE2, 0xED, 0xF0, 0xF4]] = [_E0, _E2, _ED, _F0, _F4]
     table[_ONE, 0x80:0xC0] = _FIRST
     table[_TWO, 0x80:0xC0] = _ONE
     table[_THREE, 0x80:0xC0] = _TWO
@@ -194,6 +196,10 @@ def _plain_bytes() -> npt.NDArray[np.int32]:
     table[_ED, 0x80:0xA0] = _ONE
     table[_F0, 0x90:0xC0] = _TWO
     table[_F4, 0x80:0x90] = _TWO
+    table[_E2, 0x80:0xC0] = _ONE
+    table[_E2, 0x80] = _E280
+    table[_E280, 0x80:0xC0] = _FIRST
+    table[_E280, [end[2] for end in _LINE_ENDS]] = -1
     return table
 
 
