@@ -94,7 +94,7 @@ def _goes_on(after: int, n_classes: int, ways: int, alive: int, row: int, place:
 def plain_rows(
     after: int, n_rows: int, n_classes: int, classes: int, plain: int, seen: int, ways: int, alive: int
 ) -> None:
-    """In which rows of a DFA no text of plain characters ever dies: the first column of `alive`, uint8 [n_rows][PLACES].
+    """In which rows of a DFA plain text never dies: the first column of `alive`, uint8 [n_rows][PLACES].
 
     after: int32 [n_rows][n_classes]; classes: uint8 [256]; plain: int32 [PLACES][256], the place within a character
     after a byte, or -1. Scratch: seen, uint8 [PLACES][256][PLACES], zeros; ways, int32 [2 * PLACES * 257].
