@@ -18,6 +18,8 @@ from localllm.grammar.regular import charsets
 from localllm.grammar.regular.charsets import Charset
 
 MAX_STATES = 20_000
+# States times classes.
+MAX_CELLS = 3_000_000
 
 State = TypeVar("State", bound=Hashable)
 
@@ -255,9 +257,14 @@ def explore(
                 order.append(target)
             row.append(number)
         rows.append(row)
-        if len(order) > MAX_STATES:
-            raise TooComplexError(f"a pattern needs more than {MAX_STATES} states")
+        _check(len(order), len(row))
     return rows, [accepts(state) for state in order]
+
+
+def _check(n_states: int, n_classes: int) -> None:
+    if n_states > MAX_STATES or n_states * n_classes > MAX_CELLS:
+        limits = f"{MAX_STATES} states, or {MAX_CELLS} of states times classes of characters"
+        raise TooComplexError(f"a pattern or a list of strings needs more than {limits}")
 
 
 def joined(one: Automaton, other: Automaton) -> tuple[list[int], list[int], list[tuple[int, int]]]:
@@ -388,8 +395,7 @@ def of_words(words: Sequence[str]) -> Automaton:
                 accepting.append(False)
             state = rows[state][c]
         accepting[state] = True
-        if len(rows) > MAX_STATES:
-            raise TooComplexError(f"{len(words)} strings need more than {MAX_STATES} states")
+        _check(len(rows), len(members))
     return build(starts, classes, rows, accepting)
 
 
@@ -399,8 +405,7 @@ def of_power(charset: Charset, least: int, most: int | None) -> Automaton:
     Raises: TooComplexError beyond MAX_STATES.
     """
     n = (least if most is None else most) + 1
-    if n > MAX_STATES:
-        raise TooComplexError(f"a pattern needs more than {MAX_STATES} states")
+    _check(n, 2)
     starts, classes, members = charsets.partition([charset])
     last = DEAD if most is not None else n - 1
     rows = [[(s + 1 if s + 1 < n else last) if member else DEAD for member in members] for s in range(n)]

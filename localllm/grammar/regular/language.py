@@ -28,6 +28,9 @@ MAX_WORDS = 64
 # States, of eight classes each, that all remembered languages have together.
 MAX_REMEMBERED = 300_000
 
+# Letters of so many words are made an automaton to be compared with others.
+MAX_COMPARED = 4000
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -227,16 +230,23 @@ class Language:
 
     @functools.cached_property
     def key(self) -> bytes:
-        """Equal for equal languages and for no others: 16 bytes."""
+        """Equal for equal languages and for no others: 16 bytes.
+
+        More words than `MAX_COMPARED` letters are equal to the same words only.
+        """
         form = self.form
         if isinstance(form, Power):
             told = repr((form.charset, form.least, form.most))
         elif isinstance(form, Words) and len(form.words) <= MAX_WORDS:
             told = repr((sorted(form.words), form.negated))
-        else:
+        elif isinstance(form, Automaton):
+            return form.key
+        elif sum(map(len, form.words)) <= MAX_COMPARED:
             # Words may be many enough to be a power or an automaton; what they are decides.
-            normal = form if isinstance(form, Automaton) else _normal_automaton(self.automaton)
+            normal = _normal_automaton(self.automaton)
             return normal.key if isinstance(normal, Automaton) else Language(normal).key
+        else:
+            told = repr((sorted(form.words), form.negated))
         return hashlib.blake2b(told.encode(), digest_size=16).digest()
 
     def __eq__(self, other: object) -> bool:

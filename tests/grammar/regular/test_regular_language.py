@@ -97,6 +97,15 @@ def test_the_form_does_not_tell_how_a_language_was_made(one: Language, other: La
     assert one.key == other.key
 
 
+def test_many_strings_are_a_language() -> None:
+    strings = [f"{n:08}" for n in range(5000)]
+    language = Language.of_strings(strings)
+    assert language == Language.of_strings(reversed(strings))
+    assert language.complement().complement() == language
+    assert (language & Language.of_regex("^00000")).strings(1000) == strings[:1000]
+    assert language.strings(4999) is None
+
+
 def test_lengths_stay_cheap() -> None:
     bounded = Language.of_length(1, 10**9) & Language.of_length(0, 10**12) & Language.of_regex("^\\w*$")
     assert bounded.length_bounds() == (1, 10**9)

@@ -3,11 +3,12 @@
 import re
 
 import pytest
+import regex
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from localllm.grammar.errors import PatternError, TooComplexError
-from localllm.grammar.regular import Language
+from localllm.grammar.regular import Language, charsets, properties
 
 ALPHABET = "ab0_ -\n\U0001f432é"
 
@@ -145,6 +146,16 @@ def test_refusals_name_the_place(pattern: str, position: int, what: str) -> None
     with pytest.raises(PatternError, match=re.escape(what)) as caught:
         Language.of_regex(pattern)
     assert caught.value.position == position
+
+
+@pytest.mark.parametrize("name", ["L", "Nd", "Co", "Cn", "Script=Han", "Lowercase", "Any", "Noncharacter_Code_Point"])
+def test_properties_are_those_of_the_library(name: str) -> None:
+    found, twin = properties.named(name), regex.compile(f"\\p{{{name}}}")
+    assert found is not None
+    ends = [plane << 16 | end for plane in range(17) for end in (0, 0xFFFD, 0xFFFE, 0xFFFF)]
+    for code in [*range(0, 0x110000, 997), *ends]:
+        if not 0xD800 <= code <= 0xDFFF:
+            assert charsets.holds(found, charsets.letter(code)) == bool(twin.match(chr(code))), hex(code)
 
 
 @pytest.mark.parametrize("pattern", ["(a{900}){900}", "(?:a|b)*a(?:a|b){30}", "^((a{0,300}b){0,300})*$"])
