@@ -47,6 +47,9 @@ TOKEN_STARTS, TOKEN_BYTES, ENDS, N_ENDS, TWINS, N_TWINS = range(8, 14)
 VOCABULARY_WORDS = 14
 
 # ------------------------------------------------------------------- values
+RETURN, RANGE, SPLIT, CALL, TABLE, LOOP, INC, TOKENS = range(8)
+"""Operations of nodes."""
+
 UNKNOWN = -1
 DEAD = 0  # the state of nothing
 WORK_CELLS = 1 << 14

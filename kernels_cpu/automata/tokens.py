@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from numba import int32, int64
 
+from kernels_cpu.automata.cells import add, copy, has, item, put, put_cell, sort, unite, word
+from kernels_cpu.automata.interning import interned_state
 from kernels_cpu.automata.layout import (
     CHARACTER,
     DEAD,
     ENDS,
     FOLLOWING,
     HAS_SETS,
+    INC,
     IS_COMPLETE,
     KNOWN,
     KNOWN_BY_REST,
@@ -37,8 +40,8 @@ from kernels_cpu.automata.layout import (
     SET_BITS,
     STATE_CELLS,
     STATES,
-    TOKEN_BYTES,
-    TOKEN_STARTS,
+    TABLE,
+    TOKENS,
     TRIE,
     TWINS,
     WANT_MASKS,
@@ -48,46 +51,10 @@ from kernels_cpu.automata.layout import (
     WIDE,
     WORK,
 )
-from kernels_cpu.automata.states import (
-    INC,
-    TABLE,
-    TOKENS,
-    after_byte,
-    closed,
-    interned_state,
-    item,
-    put,
-    put_cell,
-    sort,
-    start,
-    word,
-)
+from kernels_cpu.automata.states import after_byte, closed
 from kernels_cpu.compile import routine
-from kernels_cpu.simd import ld_i32, ld_i64, ld_u8, st_i32, st_i64, st_u8
+from kernels_cpu.simd import ld_i64, ld_u8, st_i32, st_i64
 from kernels_cpu.subroutine import subroutine
-
-
-@subroutine(int64, inlined=True)
-def _has(bits: int, token: int) -> int:
-    return (int64(ld_i32(bits + 4 * (token >> 5))) >> (token & 31)) & 1
-
-
-@subroutine(inlined=True)
-def _add(bits: int, token: int) -> None:
-    at = bits + 4 * (token >> 5)
-    st_i32(at, ld_i32(at) | int32(1 << (token & 31)))
-
-
-@subroutine(inlined=True)
-def _unite(bits: int, others: int, n_words: int) -> None:
-    for i in range(n_words):
-        st_i32(bits + 4 * i, ld_i32(bits + 4 * i) | ld_i32(others + 4 * i))
-
-
-@subroutine(inlined=True)
-def _copy(bits: int, others: int, n_words: int) -> None:
-    for i in range(n_words):
-        st_i32(bits + 4 * i, ld_i32(others + 4 * i))
 
 
 @subroutine(int64)
@@ -109,7 +76,7 @@ def _walk(m: int, trie: int, begin: int, end: int, state: int, bits: int) -> int
         if new < 0:
             return new
         if token >= 0:
-            _add(bits, token)
+            add(bits, token)
         if size > 1:
             depth += 1
             put(way, 2 * depth, i + size)
@@ -141,7 +108,7 @@ def row_tokens(
             i += size
             continue
         if token >= 0:
-            _add(bits, token)
+            add(bits, token)
         if size > 1:
             if ld_u8(accepting + new) != 0 and n_exits < most:
                 put(exits, n_exits, i)
@@ -163,7 +130,7 @@ def _end_of(node: int) -> int:
 @subroutine(int64)
 def _known(m: int, v: int, info: int, end: int, y: int, z: int, bits: int) -> int:
     """Add the tokens of a row that is known: those that stay within it, and those that leave it. 0, or what is less."""
-    _unite(bits, ld_i64(info + 8), word(v, MASK_WORDS))
+    unite(bits, ld_i64(info + 8), word(v, MASK_WORDS))
     exits, n_exits = ld_i64(info + 16), ld_i64(info + 24)
     if n_exits == 0:
         return int64(0)
@@ -208,7 +175,7 @@ def _characters(m: int, v: int, loop: int, x: int, y: int, z: int, bits: int) ->
     n = word(v, MOST_PLAIN)
     if most >= 0:
         n = min(n, most - y)
-    _unite(bits, word(v, PLAIN) + 4 * n_words * n, n_words)
+    unite(bits, word(v, PLAIN) + 4 * n_words * n, n_words)
     cells = word(m, WORK)
     put_cell(cells, 0, x, y, z)
     alone = interned_state(m, cells, 1, 0)
@@ -259,14 +226,14 @@ def _find_tokens(m: int, v: int, state: int, bits: int) -> int:
             return failed
     if flags & IS_COMPLETE:
         for i in range(word(v, N_ENDS)):
-            _add(bits, item(word(v, ENDS), i))
+            add(bits, item(word(v, ENDS), i))
     for i in range(word(v, N_TWINS)):
-        if _has(bits, item(word(v, TWINS), 2 * i)):
-            _add(bits, item(word(v, TWINS), 2 * i + 1))
+        if has(bits, item(word(v, TWINS), 2 * i)):
+            add(bits, item(word(v, TWINS), 2 * i + 1))
     for i in range(n if flags & HAS_SETS else 0):
         node = nodes + 16 * item(cells, 3 * i)
         if item(node, 0) == TOKENS:
-            _unite(bits, word(m, SET_BITS) + 4 * n_words * item(node, 1), n_words)
+            unite(bits, word(m, SET_BITS) + 4 * n_words * item(node, 1), n_words)
     return int64(0)
 
 
@@ -324,98 +291,5 @@ def state_tokens(m: int, v: int, state: int, bits: int) -> int:
             st_i64(m + 8 * N_MASKS, known + 1)
             put(word(m, STATES), 4 * other + 3, known)
         put(word(m, STATES), 4 * state + 3, known)
-    _copy(bits, word(m, MASKS) + 4 * n_words * known, n_words)
+    copy(bits, word(m, MASKS) + 4 * n_words * known, n_words)
     return int64(0)
-
-
-@routine("int64(int64)")
-def start_state(m: int) -> int:
-    """The state before the first byte, GROW or TOO_MANY."""
-    return start(m)
-
-
-@subroutine(int64)
-def _after(m: int, state: int, data: int, n: int) -> int:
-    i = 0
-    while i < n and state > 0:
-        state = after_byte(m, state, int64(ld_u8(data + i)))
-        i += 1
-    return state
-
-
-@routine("int64(int64, int64, int64, int64)")
-def bytes_state(m: int, state: int, data: int, n: int) -> int:
-    """The state after `n` bytes at `data`: DEAD where they do not fit, GROW, TOO_MANY."""
-    return _after(m, state, data, n)
-
-
-@subroutine(int64)
-def _after_set(m: int, v: int, state: int, token: int) -> int:
-    """The state after a token that is taken as one of a set."""
-    n_words, nodes, work = word(v, MASK_WORDS), word(m, NODES), word(m, WORK)
-    at = word(m, STATES) + 16 * state
-    cells, n = word(m, STATE_CELLS) + 12 * item(at, 0), item(at, 1)
-    n_work = 0
-    for i in range(n):
-        node = nodes + 16 * item(cells, 3 * i)
-        if item(node, 0) == TOKENS and _has(word(m, SET_BITS) + 4 * n_words * item(node, 1), token) != 0:
-            put_cell(work, n_work, item(node, 3), item(cells, 3 * i + 1), item(cells, 3 * i + 2))
-            n_work += 1
-    return closed(m, n_work)
-
-
-@subroutine(int64)
-def _united(m: int, one: int, other: int) -> int:
-    """The state of both."""
-    picked, n, flags = word(m, PICKED), 0, 0
-    for k in range(2):
-        at = word(m, STATES) + 16 * (one if k == 0 else other)
-        cells = word(m, STATE_CELLS) + 12 * item(at, 0)
-        flags |= item(at, 2)
-        for i in range(item(at, 1)):
-            put_cell(picked, n, item(cells, 3 * i), item(cells, 3 * i + 1), item(cells, 3 * i + 2))
-            n += 1
-    sort(picked, n)
-    kept = 0
-    for i in range(n):
-        x, y, z = item(picked, 3 * i), item(picked, 3 * i + 1), item(picked, 3 * i + 2)
-        k = 3 * (kept - 1)
-        if kept == 0 or item(picked, k) != x or item(picked, k + 1) != y or item(picked, k + 2) != z:
-            put_cell(picked, kept, x, y, z)
-            kept += 1
-    return interned_state(m, picked, kept, flags)
-
-
-@routine("int64(int64, int64, int64, int64)")
-def token_state(m: int, v: int, state: int, token: int) -> int:
-    """The state after a token: DEAD where it does not fit, GROW, TOO_MANY."""
-    first, end = item(word(v, TOKEN_STARTS), token), item(word(v, TOKEN_STARTS), token + 1)
-    new = _after(m, state, word(v, TOKEN_BYTES) + first, end - first) if end > first else int64(DEAD)
-    if new < 0 or (item(word(m, STATES), 4 * state + 2) & HAS_SETS) == 0:
-        return new
-    other = _after_set(m, v, state, token)
-    if other <= 0:
-        return new if other == 0 else other
-    return other if new == DEAD else _united(m, new, other)
-
-
-@routine("int64(int64, int64, int64, int64)")
-def forced_bytes(m: int, state: int, out: int, most: int) -> int:
-    """How many bytes are the only ones that can follow, up to `most`, written to `out`; GROW, TOO_MANY."""
-    n = 0
-    while n < most and (item(word(m, STATES), 4 * state + 2) & (IS_COMPLETE | HAS_SETS)) == 0:
-        row = word(m, FOLLOWING) + 1024 * state
-        found = -1
-        for byte in range(256):
-            if item(row, byte) != DEAD:
-                if found >= 0:
-                    return n
-                found = byte
-        if found < 0:
-            return n
-        st_u8(out + n, found)
-        state = after_byte(m, state, found)
-        if state < 0:
-            return state
-        n += 1
-    return n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import int64
 
-from kernels_cpu.automata.states import item, put
+from kernels_cpu.automata.cells import item, put
 from kernels_cpu.compile import routine
 from kernels_cpu.simd import ld_u8, st_u8
 from kernels_cpu.subroutine import subroutine

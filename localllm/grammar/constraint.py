@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu.automata import layout
-from kernels_cpu.automata.states import fill_tables, keep_frame, keep_state
-from kernels_cpu.automata.tokens import bytes_state, forced_bytes, start_state, state_tokens, token_state
+from kernels_cpu.automata.following import bytes_state, forced_bytes, token_state
+from kernels_cpu.automata.interning import fill_tables, keep_frame, keep_state
+from kernels_cpu.automata.states import start_state
+from kernels_cpu.automata.tokens import state_tokens
 from localllm.grammar.errors import TooComplexError
 from localllm.grammar.expressions import Grammar
 from localllm.grammar.lowering import lower

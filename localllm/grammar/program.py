@@ -26,9 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kernels_cpu.automata.layout import CALL, INC, LOOP, RANGE, RETURN, SPLIT, TABLE, TOKENS
 from localllm.grammar.dfa import Dfa
 
-RETURN, RANGE, SPLIT, CALL, TABLE, LOOP, INC, TOKENS = range(8)
+__all__ = ["CALL", "INC", "LOOP", "NONE", "RANGE", "RETURN", "SPLIT", "TABLE", "TOKENS", "Program", "Rule", "not_yet"]
+
 NONE = -1
 
 
