@@ -145,7 +145,7 @@ def intersect_objects(table: Ids, a: ObjectNode, b: ObjectNode) -> ObjectNode | 
     least, most = max(a.least, b.least), _least_of(a.most, b.most)
     if most is not None and max(least, len(required)) > most:
         return None
-    table.spend(len(properties) >> 3)
+    table.spend(1 + (len(properties) >> 2))
     families = _common_families(table, a.families, b.families)
     some = tuple(dict.fromkeys((*a.some, *b.some)))
     found = ObjectNode(properties, required, families, least, most, some, a.evaluated | b.evaluated)

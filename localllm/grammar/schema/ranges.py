@@ -28,7 +28,8 @@ def point(value: Fraction) -> NumberRange:
 
 
 def is_point(numbers: NumberRange) -> bool:
-    return numbers.least is not None and numbers.least == numbers.most
+    least, most = numbers.least, numbers.most
+    return least is not None and (least is most or least == most)
 
 
 def step_of(numbers: NumberRange) -> Fraction | None:
@@ -156,7 +157,7 @@ def _common(a: Fraction | None, b: Fraction | None) -> Fraction | None:
 
 def unite(ranges: Iterable[NumberRange]) -> Ranges:
     """The same numbers without ranges that others contain."""
-    found = list(dict.fromkeys(ranges))
+    found = list({_key(part): part for part in ranges}.values())
     wide = [part for part in found if not is_point(part)]
     if len(wide) > MAX_RANGES:
         raise TooComplexError(f"a schema asks for {len(wide)} ranges of numbers at once (at most {MAX_RANGES})")
@@ -164,6 +165,13 @@ def unite(ranges: Iterable[NumberRange]) -> Ranges:
         return tuple(found)
     kept = [part for part in found if not any(part is not other and _contains(other, part) for other in wide)]
     return tuple(kept)
+
+
+def _key(part: NumberRange) -> object:
+    """What equal ranges have in common; quickly found of single numbers."""
+    if part.least is not None and part.least is part.most:
+        return part.least.numerator, part.least.denominator
+    return part
 
 
 def _contains(a: NumberRange, b: NumberRange) -> bool:

@@ -19,22 +19,28 @@ MAX_COMPARED = 24
 LeaveOut = Callable[[UnsupportedSchemaError], None]
 
 
-def settle_unique(table: Table, array: ArrayNode, leave_out: LeaveOut) -> ArrayNode:
-    """The array without `unique` where its items differ anyway; else they are of few values, or it is refused."""
+def settle_unique(table: Table, array: ArrayNode, leave_out: LeaveOut) -> ArrayNode | None:
+    """The array without `unique` where its items differ anyway; else they are of few values, or it is refused.
+
+    None: there are fewer values than items.
+    """
     if array.unique is None:
         return array
     if _differ_anyway(table, array):
         return replace(array, unique=None)
-    if not array.contains and _has_few_sets(table, array):
+    values = _values_of_items(table, array)
+    if values is not None and len(values) < array.least:
+        return None
+    if values is not None and not array.contains and _has_few_sets(len(values), array.most):
         return array
     message = "that items differ can only be enforced where they are of few values"
     leave_out(UnsupportedSchemaError(message, path=array.unique.path, keyword=array.unique.keyword))
     return replace(array, unique=None)
 
 
-def settle_twins(table: Table, array: ArrayNode, leave_out: LeaveOut) -> ArrayNode | None:
+def settle_twins(table: Table, array: ArrayNode | None, leave_out: LeaveOut) -> ArrayNode | None:
     """The array if some two of its items may be equal, which is refused where it would have to be enforced."""
-    if array.twins is None:
+    if array is None or array.twins is None:
         return array
     if _differ_anyway(table, array):
         return None
@@ -56,17 +62,22 @@ def _differ_anyway(table: Table, array: ArrayNode) -> bool:
     return all(table.is_empty(table.both(item, other)) for index, item in enumerate(items) for other in items[:index])
 
 
-def _has_few_sets(table: Table, array: ArrayNode) -> bool:
-    """Whether rules could tell apart which of the possible items came already."""
+def _has_few_sets(n_values: int, most: int | None) -> bool:
+    """Whether rules could tell apart which of the values came already."""
+    longest = n_values if most is None else min(most, n_values)
+    return sum(math.comb(n_values, n) for n in range(longest + 1)) <= MAX_SETS
+
+
+def _values_of_items(table: Table, array: ArrayNode) -> set[Hashable] | None:
+    """What tells the items apart that there may be; None for more than MAX_VALUES of a shape."""
     different: set[Hashable] = set()
     for shape in dict.fromkeys((*array.prefix, array.rest)):
         if shape != NEVER:
             values = _values(table.node(shape))
             if values is None:
-                return False
+                return None
             different |= values
-    longest = len(different) if array.most is None else min(array.most, len(different))
-    return sum(math.comb(len(different), n) for n in range(longest + 1)) <= MAX_SETS
+    return different
 
 
 def _values(node: Node) -> set[Hashable] | None:

@@ -15,6 +15,9 @@ from localllm.grammar.schema.nodes import NEVER, ArrayNode, Node, ObjectNode
 from localllm.grammar.schema.ranges import point, unite
 from localllm.grammar.schema.table import Table
 
+# Of decimal numbers, which are written out.
+MAX_EXPONENT = 5000
+
 
 def expect(value: object, kind: type | tuple[type, ...], what: str, place: Place, keyword: str) -> None:
     """Raises SchemaError where the value of a keyword is not of the kind."""
@@ -32,6 +35,8 @@ def exact(value: Any) -> Fraction:
         if not math.isfinite(value):
             raise ValueError("not a finite number")
         return Fraction(repr(value))
+    if isinstance(value, Decimal) and not -MAX_EXPONENT < value.adjusted() < MAX_EXPONENT:
+        raise ValueError("a number with an exponent that is out of bounds")
     return Fraction(value)
 
 

@@ -246,6 +246,7 @@ def test_refused(schema: Any, keyword: str, path: str) -> None:
         {"not": {}},
         {"type": "null", "oneOf": [{}, {}]},
         {"const": "abc", "maxLength": 2},
+        {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3},
     ],
 )
 def test_unsatisfiable(schema: Any) -> None:
@@ -268,6 +269,8 @@ def test_numbers_are_those_that_were_written(accepts: Accepts) -> None:
     shapes = normalize(json.loads('{"minimum": 0.1000000000000000001, "type": "number"}', parse_float=Decimal))
     assert not accepts(shapes, Decimal("0.1")) and accepts(shapes, Decimal("0.1000000000000000001"))
     assert accepts(normalize({"maximum": 10**400}), 10**400)
+    with pytest.raises(SchemaError):
+        normalize({"maximum": Decimal("1e999999999")})
 
 
 def test_declared_properties_keep_their_order() -> None:

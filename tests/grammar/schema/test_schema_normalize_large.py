@@ -25,10 +25,10 @@ def test_many_kinds_of_objects(accepts: Accepts) -> None:
 
 
 def test_many_values(accepts: Accepts) -> None:
-    branches = [{"const": f"c{index}"} for index in range(500)] + [{"const": index} for index in range(500)]
+    branches = [{"const": f"c{index}"} for index in range(200)] + [{"const": index} for index in range(200)]
     for keyword in ("oneOf", "anyOf"):
         shapes = normalize({keyword: branches})
-        assert accepts(shapes, "c499") and accepts(shapes, 499) and not accepts(shapes, 500)
+        assert accepts(shapes, "c199") and accepts(shapes, 199) and not accepts(shapes, 200)
     assert accepts(normalize({"not": {"enum": list(range(3000))}}), 3000)
 
 
