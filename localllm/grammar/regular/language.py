@@ -1,8 +1,6 @@
 """Regular languages of strings: made, combined, compared; what is written of them it does not know.
 
-A language is kept in one of three forms: words (finitely many, or all but finitely many), a power (from so many to so
-many characters of one set), or an automaton. What a language is decides its form, so that equal ones have equal keys,
-but for finite ones of many words.
+A language is kept as what it is (`forms.py`), so that lengths alone need no states, and words no automaton.
 """
 
 from __future__ import annotations
@@ -11,19 +9,15 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import TypeAlias
 
-from localllm.grammar.dfa import DEAD
 from localllm.grammar.regular import automaton as automata
 from localllm.grammar.regular import charsets
 from localllm.grammar.regular.automaton import Automaton
-from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.compile import compile_tree
+from localllm.grammar.regular.forms import MAX_WORDS, NO_WORDS, Form, Power, Words, normal
+from localllm.grammar.regular.measures import count_words, length_bounds, words_of
 from localllm.grammar.regular.memory import Memory
 from localllm.grammar.regular.parser import parse
-
-# Automata of no more words than these become words.
-MAX_WORDS = 64
 
 # States, of eight classes each, that all remembered languages have together.
 MAX_REMEMBERED = 300_000
@@ -34,33 +28,13 @@ MAX_COMPARED = 4000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Words:
-    """Finitely many words, or, `negated`, all others."""
-
-    def __init__(self, words: frozenset[str], negated: bool = False) -> None:
-        self.words = words
-        self.negated = negated
-
-
-class Power:
-    """From `least` to `most` letters of a charset."""
-
-    def __init__(self, charset: Charset, least: int, most: int | None) -> None:
-        self.charset = charset
-        self.least = least
-        self.most = most
-
-
-Form: TypeAlias = Words | Power | Automaton
-
-
 class Language:
     """An immutable regular set of strings of Unicode code points, none of which holds a surrogate."""
 
     __slots__ = ("__dict__", "form")
 
     def __init__(self, form: Form) -> None:
-        """Of a normal form: see `_normal`."""
+        """Of a normal form: see `forms.normal`."""
         self.form = form
 
     @staticmethod
@@ -96,7 +70,7 @@ class Language:
     @staticmethod
     def of_length(least: int, most: int | None) -> Language:
         """All strings from `least` to `most` characters."""
-        return _normal(Power(charsets.EVERYTHING, least, most))
+        return Language(normal(Power(charsets.EVERYTHING, least, most)))
 
     # Combined
 
@@ -105,11 +79,29 @@ class Language:
             return self
         if self.is_empty or other.is_any:
             return other
-        return (
-            (self.complement() & other.complement()).complement()
-            if _is_words(self, other)
-            else _joined(self, other, "union")
-        )
+        if isinstance(self.form, Words) and isinstance(other.form, Words):
+            return (self.complement() & other.complement()).complement()
+        return self._longer_or(other) or other._longer_or(self) or _joined(self, other, "union")
+
+    def _longer_or(self, other: Language) -> Language | None:
+        """The union, if both say no more than lengths, and those of the other go on where these end."""
+        lengths, others = self._lengths, other._lengths
+        if lengths is None or others is None:
+            return None
+        (least, most), (other_least, other_most) = lengths, others
+        if least > other_least or (most is not None and other_least > most + 1):
+            return None
+        return Language.of_length(least, None if most is None or other_most is None else max(most, other_most))
+
+    @functools.cached_property
+    def _lengths(self) -> tuple[int, int | None] | None:
+        """The bounds, if it is all strings of these lengths."""
+        form = self.form
+        if isinstance(form, Power) and form.charset == charsets.EVERYTHING:
+            return form.least, form.most
+        if isinstance(form, Words) and form.words <= {""} and (form.words or form.negated):
+            return (len(form.words), None) if form.negated else (0, 0)
+        return None
 
     def __and__(self, other: Language) -> Language:
         if self is other or self.is_empty or other.is_any:
@@ -129,7 +121,7 @@ class Language:
         if isinstance(one, Power) and isinstance(two, Power):
             bounds = [most for most in (one.most, two.most) if most is not None]
             charset = charsets.intersection(one.charset, two.charset)
-            return _normal(Power(charset, max(one.least, two.least), min(bounds, default=None)))
+            return Language(normal(Power(charset, max(one.least, two.least), min(bounds, default=None))))
         for power, rest in ((one, other), (two, self)):
             if isinstance(power, Power) and power.charset == charsets.EVERYTHING:
                 least, most = rest.length_bounds()
@@ -138,7 +130,7 @@ class Language:
         return _joined(self, other, "intersection")
 
     def __sub__(self, other: Language) -> Language:
-        if isinstance(self.form, Words) or isinstance(other.form, Words):
+        if isinstance(self.form, Words) or isinstance(other.form, Words) or other._one_sided is not None:
             return self & other.complement()
         return _NONE if self is other else _joined(self, other, "difference")
 
@@ -150,13 +142,22 @@ class Language:
     def _complement(self) -> Language:
         if isinstance(self.form, Words):
             return Language(Words(self.form.words, not self.form.negated))
-        return _normal(automata.complement(self.automaton))
+        if self._one_sided is not None:
+            least, most = self._one_sided
+            return Language.of_length(0, least - 1) if most is None else Language.of_length(most + 1, None)
+        return Language(normal(automata.complement(self.automaton)))
+
+    @property
+    def _one_sided(self) -> tuple[int, int | None] | None:
+        """The bounds, if it is all strings that have no less than so many characters, or no more."""
+        lengths = self._lengths
+        return lengths if lengths is not None and (lengths[0] == 0) != (lengths[1] is None) else None
 
     def concat(self, other: Language) -> Language:
         """A string of this one followed by one of the other."""
         if self.is_empty or other.is_empty:
             return _NONE
-        return _normal(automata.concatenation(self.automaton, other.automaton))
+        return Language(normal(automata.concatenation(self.automaton, other.automaton)))
 
     # Asked
 
@@ -178,9 +179,17 @@ class Language:
         """All strings, sorted, if there are at most `limit` of them."""
         if isinstance(self.form, Words):
             return None if self.form.negated or len(self.form.words) > limit else sorted(self.form.words)
-        if not self.is_finite or count_words(self.automaton, limit) > limit:
+        if not self.is_finite or self._exceeds(limit):
             return None
-        return sorted(_words(self.automaton))
+        return sorted(words_of(self.automaton))
+
+    def _exceeds(self, limit: int) -> bool:
+        """Whether it has more strings, being finite and no words."""
+        form = self.form
+        if isinstance(form, Power) and form.most is not None and form.most >= limit:
+            n = charsets.size(form.charset)  # several letters, or one that comes up to so many times
+            return form.most - form.least >= limit if n == 1 else True
+        return count_words(self.automaton, limit) > limit
 
     def contains(self, text: str) -> bool:
         """Whether a string is in it."""
@@ -213,7 +222,7 @@ class Language:
 
     @functools.cached_property
     def _automaton_bounds(self) -> tuple[int, int | None]:
-        return automaton_bounds(self.automaton)
+        return length_bounds(self.automaton)
 
     @functools.cached_property
     def automaton(self) -> Automaton:
@@ -243,8 +252,8 @@ class Language:
             return form.key
         elif sum(map(len, form.words)) <= MAX_COMPARED:
             # Words may be many enough to be a power or an automaton; what they are decides.
-            normal = _normal_automaton(self.automaton)
-            return normal.key if isinstance(normal, Automaton) else Language(normal).key
+            found = normal(self.automaton)
+            return found.key if isinstance(found, Automaton) else Language(found).key
         else:
             told = repr((sorted(form.words), form.negated))
         return hashlib.blake2b(told.encode(), digest_size=16).digest()
@@ -264,146 +273,18 @@ class Language:
         return f"Language({form.n_states} states)"
 
 
-def _is_words(*languages: Language) -> bool:
-    return all(isinstance(language.form, Words) for language in languages)
-
-
 def _joined(one: Language, other: Language, how: str) -> Language:
     return _JOINED.get(
-        (one.key, other.key, how), lambda: _normal(automata.combine(one.automaton, other.automaton, how))
+        (one.key, other.key, how), lambda: Language(normal(automata.combine(one.automaton, other.automaton, how)))
     )
 
 
 def _of_regex(pattern: str, anchored: bool) -> Language:
-    return _normal(compile_tree(parse(pattern), is_search=not anchored))
-
-
-def _normal(form: Power | Automaton) -> Language:
-    """The language of a form, in the form that such languages have."""
-    if isinstance(form, Automaton):
-        return Language(_normal_automaton(form))
-    if (form.most is not None and form.most < form.least) or (form.least and not form.charset):
-        return _NONE
-    if form.most == 0 or not form.charset:
-        return Language(Words(frozenset([""])))
-    if form.charset == charsets.EVERYTHING and form.most is None and form.least <= 1:
-        return Language(Words(frozenset([""] * form.least), True))
-    if _has_few_words(form):
-        return Language(_normal_automaton(automata.of_power(form.charset, form.least, form.most)))
-    return Language(form)
-
-
-def _has_few_words(power: Power) -> bool:
-    n = charsets.size(power.charset)
-    return (
-        power.most is not None
-        and max(n, power.most) <= MAX_WORDS
-        and sum(n**k for k in range(power.least, power.most + 1)) <= MAX_WORDS
-    )
-
-
-def _normal_automaton(automaton: Automaton) -> Form:
-    if automaton.is_empty:
-        return Words(frozenset())
-    if count_words(automaton, MAX_WORDS) <= MAX_WORDS:
-        return Words(frozenset(_words(automaton)))
-    if _may_be_cofinite(automaton):
-        others = automata.complement(automaton)
-        if count_words(others, MAX_WORDS) <= MAX_WORDS:
-            return Words(frozenset(_words(others)), True)
-    return _as_power(automaton) or automaton
-
-
-def _as_power(automaton: Automaton) -> Power | None:
-    """The power that a minimal automaton is, if it is one."""
-    n = automaton.n_states
-    live = [c for c, targets in enumerate(zip(*automaton.rows, strict=True)) if any(t != DEAD for t in targets)]
-    if len(live) != 1:
-        return None
-    follow = [row[live[0]] for row in automaton.rows]
-    if follow[:-1] != list(range(1, n)) or follow[-1] not in (DEAD, n - 1):
-        return None
-    least = automaton.accepting.index(True)
-    if not all(automaton.accepting[least:]):
-        return None
-    return Power(automaton.charsets[live[0]], least, n - 1 if follow[-1] == DEAD else None)
-
-
-def _may_be_cofinite(automaton: Automaton) -> bool:
-    """Whether no beginning of a word is refused."""
-    return all(DEAD not in row for row in automaton.rows)
-
-
-def count_words(automaton: Automaton, limit: int) -> int:
-    """How many words it has; more than `limit` where it has more."""
-    sizes = [charsets.size(charset) for charset in automaton.charsets]
-    ends = automaton.accepting
-    counts: dict[int, int] = {}
-    active: set[int] = set()
-    stack = [(0, False)]
-    while stack:
-        state, is_done = stack.pop()
-        targets = [(c, t) for c, t in enumerate(automaton.rows[state]) if t != DEAD]
-        if is_done:
-            active.discard(state)
-            counts[state] = ends[state] + sum(sizes[c] * counts[t] for c, t in targets)
-            if counts[state] > limit:
-                return limit + 1
-        elif state not in counts:
-            active.add(state)
-            stack.append((state, True))
-            for _, target in targets:
-                if target in active:
-                    return limit + 1
-                if target not in counts:
-                    stack.append((target, False))
-    return counts[0]
-
-
-def _words(automaton: Automaton) -> Iterable[str]:
-    """The words of a finite language."""
-    stack = [(0, "")]
-    while stack:
-        state, word = stack.pop()
-        if automaton.accepting[state]:
-            yield word
-        for c, target in enumerate(automaton.rows[state]):
-            if target != DEAD:
-                for first, last in automaton.charsets[c]:
-                    stack += [(target, word + chr(charsets.code_point(x))) for x in range(first, last + 1)]
-
-
-def automaton_bounds(automaton: Automaton) -> tuple[int, int | None]:
-    """The lengths of the shortest and the longest word; None where there is no longest, (0, 0) where there is none."""
-    if automaton.is_empty:
-        return 0, 0
-    rows = [sorted({t for t in row if t != DEAD}) for row in automaton.rows]
-    depth, here = 0, {0}
-    while not any(automaton.accepting[state] for state in here):
-        here = {t for state in here for t in rows[state]}
-        depth += 1
-    n_before = [0] * len(rows)
-    for row in rows:
-        for target in row:
-            n_before[target] += 1
-    longest, ready = {0: 0}, [0] if n_before[0] == 0 else []
-    n_done = 0
-    most = 0
-    while ready:
-        state = ready.pop()
-        n_done += 1
-        if automaton.accepting[state]:
-            most = max(most, longest[state])
-        for target in rows[state]:
-            longest[target] = max(longest.get(target, 0), longest[state] + 1)
-            n_before[target] -= 1
-            if n_before[target] == 0:
-                ready.append(target)
-    return depth, most if n_done == len(rows) else None
+    return Language(normal(compile_tree(parse(pattern), is_search=not anchored)))
 
 
 _ANY = Language(Words(frozenset(), True))
-_NONE = Language(Words(frozenset()))
+_NONE = Language(NO_WORDS)
 
 
 def _size(language: Language) -> int:

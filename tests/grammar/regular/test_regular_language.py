@@ -111,6 +111,15 @@ def test_lengths_stay_cheap() -> None:
     assert bounded.length_bounds() == (1, 10**9)
     assert bounded.contains("a" * 1000)
     assert not bounded.contains("a-")
+    assert bounded.strings(1000) is None
+    short, long = Language.of_length(0, 65535), Language.of_length(65536, None)
+    assert short.complement() == long and long.complement() == short
+    assert (short | long).is_any and (long | short).is_any
+    assert Language.of_length(1, 10**6) | Language.of_strings([""]) == Language.of_length(0, 10**6)
+    assert Language.of_length(5, 10**6) - short == Language.of_length(65536, 10**6)
+    assert short.isdisjoint(long)
+    assert len(Language.of_regex("^a{70,99}$").strings(30) or []) == 30
+    assert Language.of_regex("^a{70,99}$").strings(29) is None
 
 
 def test_surrogates_are_no_characters() -> None:
