@@ -1,6 +1,8 @@
 """Ranges of numbers: their automata against exact arithmetic on the texts."""
 
+import dataclasses
 import re
+import time
 from fractions import Fraction
 
 import pytest
@@ -213,6 +215,22 @@ def test_a_large_divisor_costs_what_the_range_has() -> None:
     assert number_terminal([few]).dfa.n_states == 2
     with pytest.raises(TooComplexError, match="20000 states"):
         number_terminal([NumberRange(is_integer=True, multiple_of=Fraction(10**9 + 7))])
+
+
+@pytest.mark.parametrize("number", [Fraction(10**5000), Fraction(-(10**400)), Fraction(1, 10**400)])
+def test_numbers_of_too_many_digits_are_refused(number: Fraction) -> None:
+    for of in (NumberRange(least=number), NumberRange(most=number), NumberRange(multiple_of=abs(number))):
+        with pytest.raises(TooComplexError, match="400 digits"):
+            number_terminal([of])
+
+
+@pytest.mark.parametrize("divisor", [901 * 10**298, 3 * 2**500])
+def test_a_huge_divisor_is_refused_soon(divisor: int) -> None:
+    ranges = [NumberRange(None, Fraction(0), excludes_most=True), NumberRange(Fraction(0), excludes_least=True)]
+    begin = time.monotonic()
+    with pytest.raises(TooComplexError):
+        number_terminal([dataclasses.replace(of, multiple_of=Fraction(divisor)) for of in ranges])
+    assert time.monotonic() - begin < 20  # it was minutes
 
 
 def test_a_divisor_that_is_no_decimal_is_refused() -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TypeAlias
 
 from localllm.grammar.dfa_operations import Automaton, Intersection, Union, explore
+from localllm.grammar.errors import TooComplexError
 from localllm.grammar.expressions import Terminal
 from localllm.grammar.numbers.bounds import SYMBOLS, Decimals
 from localllm.grammar.numbers.multiples import Multiples
@@ -18,6 +19,9 @@ if TYPE_CHECKING:  # the package of schemas imports this one
 # A NumberRange's fields.
 _Fields: TypeAlias = tuple["Fraction | None", "Fraction | None", bool, bool, bool, "Fraction | None"]
 
+MAX_DIGITS = 400
+"""Of a bound or divisor, before and after the point; the largest number of 64 bits, 1.8e308, has 309."""
+
 
 def number_terminal(ranges: Sequence[NumberRange]) -> Terminal:
     """The JSON texts of exactly the numbers that are in one of the ranges; an empty automaton where there are none.
@@ -26,7 +30,8 @@ def number_terminal(ranges: Sequence[NumberRange]) -> Terminal:
     zeros at its end, and an exponent if their sign's part of the range has neither a bound but 0 nor a divisor. `-0`
     and its like are there if negative numbers are. Equal ranges give one and the same object.
 
-    Raises: ConstraintError for a `multiple_of` that is no decimal number; TooComplexError for too many remainders.
+    Raises: ConstraintError for a `multiple_of` that is no decimal number; TooComplexError for too many remainders,
+    or a bound or divisor of more than `MAX_DIGITS` digits.
     """
     return _terminal(tuple(_fields(of) for of in ranges))
 
@@ -49,6 +54,9 @@ def _automaton(
     is_integer: bool,
     multiple_of: Fraction | None,
 ) -> Automaton:
+    for number in (least, most, multiple_of):
+        if number is not None and max(abs(number.numerator), number.denominator) >= 10**MAX_DIGITS:
+            raise TooComplexError(f"a bound or divisor of numbers has more than {MAX_DIGITS} digits")
     decimals = Decimals(least, most, excludes_least=excludes_least, excludes_most=excludes_most, is_integer=is_integer)
     if multiple_of is None:
         return decimals

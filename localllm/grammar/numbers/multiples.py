@@ -9,7 +9,7 @@ from localllm.grammar.dfa_operations import Row, State
 from localllm.grammar.errors import ConstraintError
 from localllm.grammar.numbers.bounds import MINUS, POINT, SYMBOLS
 
-N_MOST_DECIMALS = 1000
+N_MOST_MENDABLE = 20
 
 
 class Multiples:
@@ -29,8 +29,9 @@ class Multiples:
         self._scale: int = 10**self._n_decimals
         self._modulus = int(divisor * self._scale)
         self._whole_modulus = self._modulus // gcd(self._modulus, self._scale)
-        # So many digits make up for the factors 2 and 5.
-        self._n_mendable = 0 if self._n_decimals else _n_twos_and_fives(self._modulus)
+        # So many digits make up for the factors 2 and 5. Telling remainders that are alike costs time for each of them.
+        n_mendable = 0 if self._n_decimals else _n_twos_and_fives(self._modulus)
+        self._n_mendable = n_mendable if n_mendable <= N_MOST_MENDABLE else 0
         self._rest = self._modulus // gcd(self._modulus, 10**self._n_mendable)
         self._met: dict[tuple[int, ...], int] = {}
 
@@ -70,7 +71,7 @@ class Multiples:
 
 def _n_decimals(divisor: Fraction) -> int:
     n = _n_twos_and_fives(divisor.denominator)
-    if n > N_MOST_DECIMALS or 10**n % divisor.denominator:
+    if 10**n % divisor.denominator:
         raise ConstraintError(f"a multiple of {divisor} cannot be told by its decimals (expected a decimal number)")
     return n
 
