@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection
 
 from localllm.grammar.regular import Language
 
-# What making a language costs, next to combining two small nodes.
+# What making a language costs, and each state of its automaton, next to combining two small nodes.
 LANGUAGE_WORK = 10
+STATE_WORK = 4
 
 # Words that are put together rather than made an automaton.
 MAX_LISTED = 4096
@@ -68,7 +69,7 @@ class Languages:
         if known is None:
             self._spend(LANGUAGE_WORK)
             made = make(a, b)
-            self._spend(len(getattr(made.form, "accepting", ())) // 10)
+            self._spend(STATE_WORK * len(getattr(made.form, "accepting", ())))
             if not _is_cheap(made):
                 made = self._same.setdefault(made, made)
             known = self._made[key] = (made, a, b)  # holding a and b keeps their identities

@@ -76,7 +76,7 @@ class Reader:
         if self._document.has_dynamic_anchors:
             scope = _entered(scope, place)
         key = (id(schema), scope, is_tracking)
-        return self._table.define(key, lambda: self._node(place, present, scope, is_tracking))
+        return self._table.define(key, lambda: self._placed_node(place, present, scope, is_tracking))
 
     def leave_out(self, error: UnsupportedSchemaError) -> None:
         """Raises the error, or notes it where the schema asked for leniency."""
@@ -85,6 +85,13 @@ class Reader:
         warning = f"{error} (`{error.keyword}` is not enforced)"
         if warning not in self.warnings:
             self.warnings.append(warning)
+
+    def _placed_node(self, place: Place, present: frozenset[str], scope: Scope, is_tracking: bool) -> Node:
+        """The node, or an error that says where."""
+        try:
+            return self._node(place, present, scope, is_tracking)
+        except TooComplexError as error:
+            raise error if str(error).startswith("#") else TooComplexError(f"{place.path}: {error}") from error
 
     def _node(self, place: Place, present: frozenset[str], scope: Scope, is_tracking: bool) -> Node:
         if "$ref" in present and place.resource.draft <= Draft.D7:
@@ -157,8 +164,6 @@ class Reader:
         except UnsupportedSchemaError as error:
             self.leave_out(error)
             return node
-        except TooComplexError as error:
-            raise error if str(error).startswith("#") else TooComplexError(f"{site.place.path}: {error}") from error
 
     def _follow(self, keyword: str, place: Place, scope: Scope, is_tracking: bool) -> Node:
         """What a reference means, of whichever kind it is."""
