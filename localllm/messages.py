@@ -118,7 +118,7 @@ class GenerateRequest(Message):
     with `context`, those token ids in front. kind "chat": `messages` is everything, `system` is None.
     `template` is a Go template for this request alone, None for the model's own; `template_arguments` are
     further variables for a Jinja one. `think` is None (the model's habit), a bool or a level. `format` is None,
-    "json", a JSON schema, or an object of one key that says what the answer must be: "regex" or "choice".
+    "json", a JSON schema, or an object of one key that says what the answer must be: "regex", "choice" or "lark".
     `grammar` is GBNF; with `grammar_lazy` it begins at the first of `grammar_triggers` (llama.cpp's). `options` holds
     every option, resolved by `options.resolve`. `images` are base64 texts. `tokens`, where not None, are the prompt
     itself, as with `raw`.

@@ -99,6 +99,33 @@ def test_the_end_comes_with_the_value_and_no_sooner(script_runner: Any) -> None:
     assert (cut.text, cut.done.done_reason) == ("1", "length")
 
 
+def test_tokens_of_the_vocabulary_in_grammars(script_runner: Any) -> None:
+    runner = script_runner(["1"])
+    assert runner.generate(grammar='root ::= "1" <|user|> "2"').text == "12"
+    assert runner.generate(format={"lark": 'start: "1" <|user|> "2"'}).text == "12"
+    assert "<|nobody|>" in runner.generate(grammar="root ::= <|nobody|>").error.error
+
+
+def test_a_lazy_grammar_begins_at_its_trigger(script_runner: Any) -> None:
+    grammar = 'root ::= "<f>" ("one" | "two") "</f>"'
+    runner = script_runner(["Well ", "<", "f>", "no", "t one", "rest"])
+    lazy = {"grammar": grammar, "grammar_lazy": True, "grammar_triggers": [{"type": 1, "value": "<f>"}]}
+    result = runner.generate(**lazy)
+    assert (result.text, result.done.done_reason) in [("Well <f>one</f>", "stop"), ("Well <f>two</f>", "stop")]
+    assert script_runner(["Well."]).generate(**lazy).text == "Well."
+    pattern = {**lazy, "grammar_triggers": [{"type": "pattern", "value": "Well (<f)"}]}
+    assert runner.generate(**pattern).text.startswith("Well <f>")
+    # What a trigger is met with cannot be taken back: where the grammar does not take it, the answer ends there.
+    assert "does not take" in runner.generate(**{**lazy, "grammar": 'root ::= "f"'}).error.error
+    for triggers, text in (
+        ([], "no trigger"),
+        ([{"type": "sound"}], "'sound'"),
+        ([{"type": 2, "value": "("}], "character 0"),
+    ):
+        assert text in runner.generate(**{**lazy, "grammar_triggers": triggers}).error.error
+    assert "expected a grammar" in runner.generate(format="json", grammar_lazy=True).error.error
+
+
 def test_stop_strings_end_what_is_constrained(random_runner: Any) -> None:
     result = random_runner().generate(format=NAME_AGE, options={"stop": ['me":"']})
     assert (result.text, result.done.done_reason, result.done.stop) == ('{"na', "stop", 'me":"')
@@ -190,6 +217,8 @@ def test_calls_of_strict_tools_in_free_text(script_runner: Any) -> None:
         ({"format": {"regex": "a", "flags": "i"}}, '"regex" stands alone, not beside "flags"'),
         ({"format": {"choice": []}}, "format.choice: expected an array of texts"),
         ({"format": {"choice": ["a", ""]}}, "format.choice: expected an array of texts"),
+        ({"format": {"lark": ["a"]}}, 'format.lark: expected a grammar, not ["a"]'),
+        ({"format": {"lark": "start: b"}}, '"b" is not defined'),
         ({"format": {"type": "object", "x-whitespace": "lots"}}, '#/x-whitespace: expected "compact" or "flexible"'),
         ({"format": {"type": "flobject"}}, "flobject"),
         ({"grammar": "root ::= missing"}, "missing"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,9 +30,6 @@ class Matcher(Protocol):
 
     def forced_bytes(self) -> bytes:
         """The only way to go on, up to where there is a choice or the text may end."""
-
-    def n_accepted(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens, in order, would be taken."""
 
     def clone(self) -> Matcher:
         """Another one in the same state."""

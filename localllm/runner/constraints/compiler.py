@@ -17,6 +17,7 @@ from localllm.errors import RequestError
 from localllm.grammar.constraint import Constraint
 from localllm.grammar.errors import TooComplexError
 from localllm.grammar.expressions import Grammar
+from localllm.grammar.lazy import read_triggers
 from localllm.grammar.vocabulary import Vocabulary
 from localllm.messages import GenerateRequest
 from localllm.runner.checks import function_of, is_strict, shown_tools
@@ -26,6 +27,7 @@ from localllm.runner.constraints.compiled import Compiled
 from localllm.runner.constraints.element_arguments import Argument, element_arguments
 from localllm.runner.constraints.frame import Frame
 from localllm.runner.constraints.free_text import Marks
+from localllm.runner.constraints.lazy_matcher import LazyConstraint
 from localllm.runner.constraints.vocabulary import vocabulary_of
 from localllm.runner.constraints.wanted import ANY_OBJECT, Wanted, wanted_of_format, wanted_of_gbnf, wanted_of_schema
 from localllm.tokenizer import Tokenizer
@@ -57,6 +59,7 @@ class Constraints:
         wish = {
             "format": request.format or None,
             "grammar": request.grammar,
+            "triggers": request.grammar_triggers if request.grammar_lazy else None,
             "tools": shown_tools(request) or [],
             "tool_choice": None if request.tool_choice in ("auto", "none") else request.tool_choice,
             "is_single": not request.parallel_tool_calls,
@@ -66,20 +69,46 @@ class Constraints:
         constraint, warnings = self._compiled(text, replace(frame, begun="begun" if frame.begun else ""))
         return Compiled(constraint, warnings, frame.begun.encode("utf-8", "replace"))
 
-    def _compile(self, text: str, frame: Frame) -> tuple[Constraint, tuple[str, ...]]:
+    def _compile(self, text: str, frame: Frame) -> tuple[Constraint | LazyConstraint, tuple[str, ...]]:
         wish = json.loads(text)
         try:
-            wanted = _content(wish)
+            wanted = self._content(wish)
             calls, warnings = self._calls(wish, frame)
             if frame.problem:
                 raise RequestError(frame.problem)
+            if wish["triggers"] is not None:
+                frame = Frame()
             grammar = answer_grammar(self._marks, frame, wanted.grammar if wanted else None, calls)
             constraint = Constraint(grammar, vocabulary := self._vocabulary())
             # What the first token needs is made here too, and not in the thread of the steps.
             constraint.matcher().fill_mask(np.zeros(vocabulary.n_words, np.uint32))
+            if wish["triggers"] is not None:
+                return self._lazy(wish, calls, constraint), ()
             return constraint, (*(wanted.warnings if wanted else ()), *warnings)
         except RecursionError:
             raise TooComplexError("the constraint is nested too deeply") from None
+
+    def _lazy(self, wish: dict[str, Any], calls: Calls | None, constraint: Constraint) -> LazyConstraint:
+        """A grammar that begins at its triggers, before which an answer is free."""
+        if wish["grammar"] is None or calls is not None:
+            raise RequestError("grammar_lazy: expected a grammar, and no tools beside it")
+        return LazyConstraint(constraint, read_triggers(wish["triggers"]), self._shown_piece)
+
+    def _shown_piece(self, token: int) -> bytes:
+        return self._tokenizer.piece(token, special=True)
+
+    def _content(self, wish: dict[str, Any]) -> Wanted | None:
+        """What the text of an answer must be, None for any. Raises: RequestError."""
+        if wish["format"] and wish["grammar"] is not None:
+            raise RequestError("format and grammar exclude each other")
+        if wish["grammar"] is not None:
+            return wanted_of_gbnf(wish["grammar"], self._token_id)
+        return wanted_of_format(wish["format"], self._token_id) if wish["format"] else None
+
+    def _token_id(self, text: str) -> int | None:
+        tokens = self._tokenizer.encode(text, add_special=False, is_continuation=True)
+        is_one = len(tokens) == 1 and self._tokenizer.piece(tokens[0], special=True) == text.encode()
+        return tokens[0] if is_one else None
 
     def _calls(self, wish: dict[str, Any], frame: Frame) -> tuple[Calls | None, tuple[str, ...]]:
         choice, functions = wish["tool_choice"], [function_of(tool) for tool in wish["tools"]]
@@ -141,15 +170,6 @@ def _asks_for_constraint(request: GenerateRequest) -> bool:
     has_choice = request.tool_choice not in (None, "auto", "none")
     is_any_strict = any(is_strict(tool) for tool in shown_tools(request) or [])
     return bool(request.format or request.grammar is not None or has_choice or is_any_strict)
-
-
-def _content(wish: dict[str, Any]) -> Wanted | None:
-    """What the text of an answer must be, None for any. Raises: RequestError."""
-    if wish["format"] and wish["grammar"] is not None:
-        raise RequestError("format and grammar exclude each other")
-    if wish["grammar"] is not None:
-        return wanted_of_gbnf(wish["grammar"])
-    return wanted_of_format(wish["format"]) if wish["format"] else None
 
 
 def _wanted_of_schema_text(text: str) -> Wanted:

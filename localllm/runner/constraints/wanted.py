@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from localllm.errors import RequestError
 from localllm.grammar.expressions import Grammar, Literal, choice
 from localllm.grammar.gbnf import parse_gbnf
+from localllm.grammar.lark import parse_lark
 from localllm.grammar.regular import Language, utf8
 from localllm.grammar.schema import compile_schema
 
-OWN_KEYS = ("regex", "choice")
+TokenIds = Callable[[str], int | None]
+"""The id of the token whose text is exactly this, None where there is none."""
+
+OWN_KEYS = ("regex", "choice", "lark")
 WHITESPACE_KEY, ORDER_KEY = "x-whitespace", "x-order"
 WHITESPACES, ORDERS = ("compact", "flexible"), ("declared", "any")
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -45,8 +49,8 @@ class Wanted:
     warnings: tuple[str, ...] = ()
 
 
-def wanted_of_format(value: Any) -> Wanted:
-    """What a `format` that is not empty asks for.
+def wanted_of_format(value: Any, token_ids: TokenIds) -> Wanted:
+    """What a `format` that is not empty asks for; `token_ids` finds tokens by their texts.
 
     Raises:
         RequestError: it is none, or cannot be enforced; the text says what was expected, or where in it the fault is.
@@ -62,7 +66,7 @@ def wanted_of_format(value: Any) -> Wanted:
     if len(value) > 1:
         other = next(key for key in value if key != own[0])
         raise RequestError(f'format: "{own[0]}" stands alone, not beside "{other}"')
-    return Wanted(_READERS[own[0]](value[own[0]]))
+    return Wanted(_READERS[own[0]](value[own[0]], token_ids))
 
 
 def wanted_of_schema(schema: dict[str, Any]) -> Wanted:
@@ -74,9 +78,9 @@ def wanted_of_schema(schema: dict[str, Any]) -> Wanted:
     return Wanted(compiled.grammar, tuple(compiled.warnings))
 
 
-def wanted_of_gbnf(text: str) -> Wanted:
-    """What a grammar in llama.cpp's GBNF asks for. Raises: GrammarError."""
-    return Wanted(parse_gbnf(text))
+def wanted_of_gbnf(text: str, token_ids: TokenIds) -> Wanted:
+    """What a grammar in llama.cpp's GBNF asks for; `token_ids` finds tokens by their texts. Raises: GrammarError."""
+    return Wanted(parse_gbnf(text, token_ids=token_ids))
 
 
 def _chosen(schema: dict[str, Any], key: str, names: tuple[str, ...]) -> Any:
@@ -86,13 +90,13 @@ def _chosen(schema: dict[str, Any], key: str, names: tuple[str, ...]) -> Any:
     return value
 
 
-def _regex(pattern: Any) -> Grammar:
+def _regex(pattern: Any, token_ids: TokenIds) -> Grammar:
     if not isinstance(pattern, str):
         raise _wrong("regex", "a pattern", pattern)
     return Grammar({"root": utf8(Language.of_regex(pattern, anchored=True))})
 
 
-def _choices(texts: Any) -> Grammar:
+def _choices(texts: Any, token_ids: TokenIds) -> Grammar:
     is_list = isinstance(texts, list) and bool(texts) and all(isinstance(text, str) and text for text in texts)
     if not is_list:
         raise _wrong("choice", "an array of texts that are not empty", texts)
@@ -105,7 +109,13 @@ def _literals(texts: Iterable[str]) -> Iterable[Literal]:
     return (Literal(text.encode("utf-8", "replace")) for text in dict.fromkeys(texts))
 
 
-_READERS = {"regex": _regex, "choice": _choices}
+def _lark(text: Any, token_ids: TokenIds) -> Grammar:
+    if not isinstance(text, str):
+        raise _wrong("lark", "a grammar", text)
+    return parse_lark(text, token_ids=token_ids)
+
+
+_READERS = {"regex": _regex, "choice": _choices, "lark": _lark}
 
 
 def _wrong(key: str, expected: str, value: Any) -> RequestError:
