@@ -30,7 +30,7 @@ from localllm.grammar.schema.scalar_keywords import (
 )
 from localllm.grammar.schema.shapes import ShapeId
 from localllm.grammar.schema.sites import Site
-from localllm.grammar.schema.table import Table
+from localllm.grammar.schema.table import EndlessReferenceError, Table
 from localllm.grammar.schema.unevaluated import UNEVALUATED, close, forget
 from localllm.grammar.schema.values import expect, node_of_values
 
@@ -161,6 +161,8 @@ class Reader:
             if apply is not None:
                 return apply(site, keyword, node)
             return intersect(self._table, node, self._follow(keyword, site.place, scope, site.is_tracking))
+        except EndlessReferenceError:  # perhaps only somebody asking too early
+            raise
         except UnsupportedSchemaError as error:
             self.leave_out(error)
             return node
@@ -173,7 +175,11 @@ class Reader:
             name = RECURSIVE if keyword == "$recursiveRef" else reference.partition("#")[2]
             if found.resource.dynamic.get(name) is found:
                 found = dict(scope).get(name, found)
-        return self._table.node(self.shape(found, scope, is_tracking=is_tracking))
+        shape = self.shape(found, scope, is_tracking=is_tracking)
+        try:
+            return self._table.node(shape)
+        except EndlessReferenceError as error:
+            raise error if error.path else EndlessReferenceError(pointer(place.path, keyword), keyword) from error
 
 
 def _entered(scope: Scope, place: Place) -> Scope:

@@ -36,7 +36,10 @@ MAX_WORK = 200_000
 
 
 class EndlessReferenceError(UnsupportedSchemaError):
-    """A schema is itself before any value was read."""
+    """A schema is itself before any value was read. `path` is empty until it is known which reference does it."""
+
+    def __init__(self, path: str, keyword: str) -> None:
+        super().__init__("a reference leads back to itself before any value is read", path=path, keyword=keyword)
 
 
 class Table:
@@ -82,8 +85,7 @@ class Table:
         if found is not None:
             return found
         if shape in self._being_made:
-            message = "a reference leads back to itself before any value is read"
-            raise EndlessReferenceError(message, path=self.blame.path, keyword="$ref")
+            raise EndlessReferenceError("", "$ref")
         make = self._makers[shape]
         assert make is not None
         self._being_made.add(shape)

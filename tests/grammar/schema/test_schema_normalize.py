@@ -219,8 +219,12 @@ def test_malformed(schema: Any, path: str) -> None:
         ({"uniqueItems": True}, "uniqueItems", "#/uniqueItems"),
         ({"properties": {"a": {"pattern": "(a)\\1"}}}, "pattern", "#/properties/a/pattern"),
         ({"$ref": "http://else.where/schema"}, "$ref", "#/$ref"),
-        ({"$ref": "#"}, "$ref", "#"),
-        ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}, "$ref", "#"),
+        ({"$ref": "#"}, "$ref", "#/$ref"),
+        (
+            {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}},
+            "$ref",
+            "#/$defs/a/anyOf/0/$ref",
+        ),
         ({"not": {"uniqueItems": True}}, "not", "#/not"),
         ({"not": {"patternProperties": {"^a": {"type": "null"}}}}, "not", "#/not"),
         ({"$schema": "http://my.own/vocabulary"}, "$schema", "#"),
@@ -284,3 +288,18 @@ def test_all_values_have_one_shape() -> None:
     shapes = normalize({"type": "array", "prefixItems": [{}, {"type": "object"}]})
     (array,) = shapes.table[shapes.root].arrays
     assert array.prefix[0] == array.rest == shapes.any_value
+
+
+def test_leniency_leaves_no_reference_out_that_is_only_asked_too_early(accepts: Accepts) -> None:
+    node = {"type": "object", "properties": {"next": {"allOf": [{"$ref": "#/$defs/node"}]}}, "required": ["kind"]}
+    node["oneOf"] = [
+        {"properties": {"next": {"required": ["x"]}}, "required": ["next"]},
+        {"properties": {"next": {"required": ["y"]}}, "required": ["next"]},
+        {"properties": {"kind": {"const": "end"}, "next": False}},
+    ]
+    shapes = normalize({"$ref": "#/$defs/node", "$defs": {"node": node}}, is_lenient=True)
+    assert shapes.warnings == ()
+    assert accepts(shapes, {"kind": 1, "next": {"kind": "end", "x": 1}})
+    assert not accepts(shapes, {"kind": 1, "next": {"kind": 2, "x": 1}})
+    with pytest.raises(UnsupportedSchemaError):
+        normalize({"$ref": "#"}, is_lenient=True)
