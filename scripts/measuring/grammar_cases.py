@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,23 @@ def _ordered(value: Any, schemas: list[Any], root: Any) -> Any:
         for name, schema in _properties(part):
             declared.setdefault(name, []).append(schema)
     names = [name for name in declared if name in value] + [name for name in value if name not in declared]
-    extra = [part["additionalProperties"] for part in parts if "additionalProperties" in part]
-    return {name: _ordered(value[name], declared.get(name, extra), root) for name in names}
+    return {name: _ordered(value[name], declared.get(name) or _of_other_name(parts, name), root) for name in names}
+
+
+def _of_other_name(parts: list[dict[str, Any]], name: str) -> list[Any]:
+    found = [part["additionalProperties"] for part in parts if "additionalProperties" in part]
+    for part in parts:
+        patterns = part.get("patternProperties")
+        if isinstance(patterns, dict):
+            found += [schema for pattern, schema in patterns.items() if _is_found(pattern, name)]
+    return found
+
+
+def _is_found(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return False
 
 
 def _properties(part: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -90,6 +90,8 @@ def test_declared_order_is_found_below_references_and_alternatives() -> None:
     }
     value = {"other": 1, "w": 2, "x": [{"q": 1, "p": 2}]}
     assert compact(in_declared_order(value, schema)) == '{"w":2,"x":[{"p":2,"q":1}],"other":1}'
+    named = {"patternProperties": {"^n": {"properties": {"a": True, "b": True}}, "(": False}}
+    assert compact(in_declared_order({"n1": {"b": 1, "a": 2}}, named)) == '{"n1":{"a":2,"b":1}}'
     assert compact("\ud800") is None
 
 
