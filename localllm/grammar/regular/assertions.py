@@ -73,7 +73,7 @@ class _Determiner:
         self.starts, self.classes, members = charsets.partition(self.kinds)
         firsts = [self.starts[self.classes.index(c)] for c in range(len(members))]
         self.n_classes = len(members)
-        self.members = [{k for j, k in enumerate(self.kinds) if member >> j & 1} for member in members]
+        self.members = [{self.kinds[j] for j in member} for member in members]
         self.is_word = [properties.WORD in member for member in self.members]
         self.ahead_rows = [_by_class(other, firsts) for other in self.ahead]
         self.behind_rows = [_by_class(other, firsts) for other in self.behind_automata]

@@ -238,22 +238,27 @@ def _merged_classes(
 
 
 def explore(
-    start: State, step: Callable[[State], Sequence[State | None]], accepts: Callable[[State], bool]
+    start: State,
+    step: Callable[[State], Sequence[State | None]],
+    accepts: Callable[[State], bool],
+    key: Callable[[State], Hashable] = lambda state: state,
 ) -> tuple[list[list[int]], list[bool]]:
-    """Tables of what is reached from a state: `step` gives the states after it by class, None where there is none.
+    """Tables of what is reached from a state: `step` gives the states after one by class, None where there is none, and
+    `key` what tells states apart.
 
     Raises: TooComplexError beyond MAX_STATES.
     """
-    numbers: dict[State | None, int] = {None: DEAD, start: 0}
+    numbers: dict[Hashable, int] = {key(start): 0}
     order: list[State] = [start]
     rows: list[list[int]] = []
     for state in order:
         row = []
         for target in step(state):
-            number = numbers.get(target)
-            if number is None:
-                assert target is not None
-                number = numbers[target] = len(order)
+            if target is None:
+                row.append(DEAD)
+                continue
+            number = numbers.setdefault(key(target), len(order))
+            if number == len(order):
                 order.append(target)
             row.append(number)
         rows.append(row)
@@ -382,7 +387,7 @@ def of_words(words: Sequence[str]) -> Automaton:
     """
     letters = sorted({charsets.letter(ord(c)) for word in words for c in word})
     starts, classes, members = charsets.partition([((x, x),) for x in letters])
-    column = {letters[member.bit_length() - 1]: c for c, member in enumerate(members) if member}
+    column = {letters[member[0]]: c for c, member in enumerate(members) if member}
     rows: list[list[int]] = [[DEAD] * len(members)]
     accepting = [False]
     for word in words:

@@ -90,11 +90,11 @@ def size(charset: Charset) -> int:
     return sum(last - first + 1 for first, last in charset)
 
 
-def partition(charsets: Sequence[Charset]) -> tuple[list[int], list[int], list[int]]:
+def partition(charsets: Sequence[Charset]) -> tuple[list[int], list[int], list[list[int]]]:
     """How charsets divide the alphabet: (starts, classes, members).
 
     Interval i begins at letter starts[i] and is of the class classes[i]; letters of one class are in the same
-    charsets. Bit j of members[c]: the letters of class c are in charsets[j].
+    charsets. members[c]: in which ones, by their indices, sorted.
     """
     changes: dict[int, int] = {0: 0}
     for j, charset in enumerate(charsets):
@@ -112,4 +112,13 @@ def partition(charsets: Sequence[Charset]) -> tuple[list[int], list[int], list[i
         if not classes or classes[-1] != c:
             starts.append(start)
             classes.append(c)
-    return starts, classes, list(numbers)
+    return starts, classes, [_bits(member) for member in numbers]
+
+
+def _bits(number: int) -> list[int]:
+    found = []
+    while number:
+        low = number & -number
+        found.append(low.bit_length() - 1)
+        number ^= low
+    return found

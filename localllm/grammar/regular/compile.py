@@ -34,37 +34,60 @@ def compile_tree(node: Node, *, is_search: bool) -> Automaton:
 def _determine(places: Positions) -> Automaton:
     kinds = sorted({charset for charset, _ in places.letters.values()})
     starts, classes, members = charsets.partition(kinds)
-    classes_of = {kind: [c for c, member in enumerate(members) if member >> j & 1] for j, kind in enumerate(kinds)}
+    classes_of: dict[Charset, list[int]] = {kind: [] for kind in kinds}
+    for c, member in enumerate(members):
+        for j in member:
+            classes_of[kinds[j]].append(c)
     # A set is an integer: bit 0 says that the text may end there, the others are places with letter steps.
     bits = {place: bit for bit, place in enumerate(places.letters, start=1)}
     sets = _Sets(places, bits)
     kind_of = [charsets.NOTHING, *(charset for charset, _ in places.letters.values())]
     after = [0, *(sets.at(target) for _, target in places.letters.values())]
-    full = 0
+    full = always = 0
     for bit, kind in enumerate(kind_of):
-        if kind == charsets.EVERYTHING and after[bit] & 1 and after[bit] >> bit & 1:
-            full |= 1 << bit  # from here on every text is accepted
+        if kind == charsets.EVERYTHING and after[bit] >> bit & 1:
+            if after[bit] & 1:
+                full |= 1 << bit  # from here on every text is accepted
+            else:
+                always = always or after[bit] & ~1  # what any letter leads to again: the beginning of a search
     work = 0
+    cost = 1 + len(places.letters) // 4096
 
-    def step(state: int) -> list[int | None]:
+    def row_of(state: int) -> list[int]:
         nonlocal work
         reached: dict[Charset, int] = {}
-        left = state & full or state & ~1
-        while left:
-            low = left & -left
+        while state:
+            low = state & -state
             bit = low.bit_length() - 1
             reached[kind_of[bit]] = reached.get(kind_of[bit], 0) | after[bit]
-            left ^= low
-            work += 1
-        _check(work)
+            state ^= low
+            work += cost
         row = [0] * len(members)
         for kind, found in reached.items():
+            work += len(classes_of[kind]) // 4
             for c in classes_of[kind]:
                 row[c] |= found
+        _check(work)
+        return row
+
+    row_of_always = row_of(always)
+
+    def step(state: int) -> list[int | None]:
+        if state & full:
+            row = row_of(state & full)
+        elif always and state & always == always:
+            row = [a | b for a, b in zip(row_of(state & ~always & ~1), row_of_always, strict=True)]
+        else:
+            row = row_of(state & ~1)
         return [_whole(target & full) if target & full else target or None for target in row]
 
     first = sets.at(places.start, is_start=True)
-    return automaton.build(starts, classes, *automaton.explore(first, step, lambda state: bool(state & 1)))
+    # The hash of a large integer depends on its bits by their places modulo 61 only, which are too few for large sets.
+    n_bytes = len(places.letters) // 8 + 1
+    tables = automaton.explore(
+        first, step, lambda state: bool(state & 1), lambda state: state.to_bytes(n_bytes, "little")
+    )
+    return automaton.build(starts, classes, *tables)
 
 
 def _whole(full: int) -> int:

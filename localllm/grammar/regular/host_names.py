@@ -36,7 +36,7 @@ def host_names() -> Automaton:
     with its dot as the next multiple of 8.
     """
     starts, classes, members = charsets.partition([charsets.of_characters(kind) for kind in _KINDS])
-    kinds = [_KINDS[member.bit_length() - 1] if member else "" for member in members]
+    kinds = [_KINDS[member[0]] if member else "" for member in members]
     rows, accepting = automata.explore(
         _State(0, 0, ""),
         lambda state: [_after(state, kind) if kind else None for kind in kinds],

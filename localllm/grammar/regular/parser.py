@@ -13,7 +13,7 @@ from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.simplify import repeated
 from localllm.grammar.regular.syntax import Alt, Anchor, Cat, Look, Node, Set
 
-MAX_DEPTH = 100
+MAX_DEPTH = 50
 MAX_LENGTH = 20_000
 # What no count in a pattern may exceed; ECMA-262 has no bound.
 MAX_COUNT = 1_000_000_000
