@@ -19,7 +19,7 @@ from localllm.grammar.regular.charsets import Charset
 
 MAX_STATES = 20_000
 # States times classes.
-MAX_CELLS = 3_000_000
+MAX_CELLS = 1_500_000
 
 State = TypeVar("State", bound=Hashable)
 

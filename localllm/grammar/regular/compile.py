@@ -12,13 +12,11 @@ from localllm.grammar.regular.assertions import determine_asserting
 from localllm.grammar.regular.automaton import Automaton
 from localllm.grammar.regular.charsets import Charset
 from localllm.grammar.regular.positions import END, Positions
-from localllm.grammar.regular.simplify import within_text
-from localllm.grammar.regular.syntax import Cat, Node, Rep, Set
+from localllm.grammar.regular.simplify import searched
+from localllm.grammar.regular.syntax import Node
 
 # How many places all sets of an automaton may hold together: what bounds the time.
 MAX_WORK = 600_000
-
-_ANY = Rep(Set(charsets.EVERYTHING), 0, None)
 
 
 def compile_tree(node: Node, *, is_search: bool) -> Automaton:
@@ -26,7 +24,7 @@ def compile_tree(node: Node, *, is_search: bool) -> Automaton:
 
     Raises: PatternError, TooComplexError.
     """
-    places = Positions(Cat((_ANY, within_text(node), _ANY)) if is_search else node)
+    places = Positions(searched(node) if is_search else node)
     asked = {condition for steps in places.free for condition, _ in steps}
     return _determine(places) if asked <= {"", "start", "end"} else determine_asserting(places)
 

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from localllm.grammar.regular.syntax import EMPTY, Alt, Cat, Node, Rep, Set
+from localllm.grammar.regular.charsets import EVERYTHING
+from localllm.grammar.regular.syntax import EMPTY, Alt, Anchor, Cat, Look, Node, Rep, Set
+
+_ANY = Rep(Set(EVERYTHING), 0, None)
 
 
-def within_text(node: Node) -> Node:
-    """A tree that is found in the same strings: at its beginning and its end nothing is repeated needlessly.
+def searched(node: Node) -> Node:
+    """A tree that matches, as a whole, the strings in which one finds a match.
 
-    Any text may come before a match, so that more repetitions than the fewest add nothing to it; so it is after one.
+    Any text may come before a match, and after it, so that more repetitions than the fewest add nothing there.
     """
-    return _trimmed(_trimmed(node, at_front=True), at_front=False)
+    node = _trimmed(_trimmed(node, at_front=True), at_front=False)
+    before = () if _is_anchored(node, at_front=True) else (_ANY,)
+    after = () if _is_anchored(node, at_front=False) else (_ANY,)
+    return Cat((*before, node, *after))
+
+
+def _is_anchored(node: Node, *, at_front: bool) -> bool:
+    """Whether a match can begin at the start of a text alone, or end at its end alone."""
+    if isinstance(node, Alt):
+        return all(_is_anchored(item, at_front=at_front) for item in node.items)
+    if isinstance(node, Rep):
+        return node.least > 0 and _is_anchored(node.item, at_front=at_front)
+    if isinstance(node, Cat):
+        for item in node.items if at_front else node.items[::-1]:
+            if not isinstance(item, (Anchor, Look)) or _is_anchored(item, at_front=at_front):
+                return _is_anchored(item, at_front=at_front)
+        return False
+    return isinstance(node, Anchor) and node.kind == ("start" if at_front else "end")
 
 
 def _trimmed(node: Node, *, at_front: bool) -> Node:
