@@ -161,10 +161,12 @@ def unite(ranges: Iterable[NumberRange]) -> Ranges:
     wide = [part for part in found if not is_point(part)]
     if len(wide) > MAX_RANGES:
         raise TooComplexError(f"a schema asks for {len(wide)} ranges of numbers at once (at most {MAX_RANGES})")
-    if not wide:
-        return tuple(found)
-    kept = [part for part in found if not any(part is not other and _contains(other, part) for other in wide)]
-    return tuple(kept)
+    kept: list[NumberRange] = []
+    for part in wide:
+        if not any(_contains(other, part) for other in kept):
+            kept = [*(other for other in kept if not _contains(part, other)), part]
+    points = (part for part in found if is_point(part))
+    return (*kept, *(part for part in points if not any(_contains(other, part) for other in kept)))
 
 
 def _key(part: NumberRange) -> object:

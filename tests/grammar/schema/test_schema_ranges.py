@@ -49,7 +49,7 @@ def _is_in(part: NumberRange, value: Fraction) -> bool:
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(SETS, SETS)
 def test_sets_of_numbers(a: ranges.Ranges, b: ranges.Ranges) -> None:
     both, either, others = ranges.intersect(a, b), ranges.unite((*a, *b)), ranges.complement(a)
@@ -60,7 +60,7 @@ def test_sets_of_numbers(a: ranges.Ranges, b: ranges.Ranges) -> None:
         assert _has(others, value) != in_a
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(_ranges())
 def test_few_numbers_are_listed(numbers: ranges.Ranges) -> None:
     for part in numbers:
