@@ -55,7 +55,11 @@ def objects_of(site: Site) -> tuple[ObjectNode, ...]:
         for name, declared in properties.items():
             if pattern.contains(name):
                 properties[name] = site.table.both(declared, shape)
-    families = _families(site, patterns, others)
+    families: tuple[tuple[Language, ShapeId], ...] = ((ANY_STRING, ANY),)
+    try:
+        families = _families(site, patterns, others)
+    except UnsupportedSchemaError as error:
+        site.leave_out(error)
     found = ObjectNode(properties, NO_NAMES, families, least, most, (), evaluated)
     if "required" in present:
         for name in _required(place):

@@ -94,8 +94,9 @@ class Reader:
             raise error if str(error).startswith("#") else TooComplexError(f"{place.path}: {error}") from error
 
     def _node(self, place: Place, present: frozenset[str], scope: Scope, is_tracking: bool) -> Node:
-        if "$ref" in present and place.resource.draft <= Draft.D7:
-            return self._follow("$ref", place, scope, is_tracking)
+        if "$ref" in present and place.resource.draft <= Draft.D7:  # what stands beside it says nothing
+            site = self._site(place, present, scope, is_tracking)
+            return self._applied(site, "$ref", ANYTHING, scope).at(place.path)
         closing = present & UNEVALUATED
         site = self._site(place, present, scope, is_tracking or bool(closing))
         node = self._node_of_types(site) if present & _OF_ONE_TYPE else ANYTHING

@@ -290,6 +290,26 @@ def test_all_values_have_one_shape() -> None:
     assert array.prefix[0] == array.rest == shapes.any_value
 
 
+@pytest.mark.parametrize(
+    "schema, keyword",
+    [
+        (D7 | {"$ref": "http://else.where/schema"}, "$ref"),
+        ({"properties": {"a": {"$ref": "http://else.where/schema"}}}, "$ref"),
+        ({"patternProperties": {"(a)\\1": {"type": "null"}}, "additionalProperties": False}, "patternProperties"),
+        ({"format": "idn-hostname"}, "format"),
+        ({"anyOf": [{"not": {"uniqueItems": True}}, {"type": "object"}]}, "not"),
+        ({"anyOf": [{"not": {"patternProperties": {"^a": {"type": "null"}}}}, {"type": "array"}]}, "not"),
+        ({"allOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}}]}, "contains"),
+    ],
+)
+def test_lenient_schemas_have_a_form(accepts: Accepts, schema: Any, keyword: str) -> None:
+    with pytest.raises(UnsupportedSchemaError):
+        normalize(schema)
+    shapes = normalize(schema, is_lenient=True)
+    assert accepts(shapes, {"aa": 1}) and accepts(shapes, [1, 2, 2])
+    assert shapes.warnings and all(f"`{keyword}`" in text for text in shapes.warnings)
+
+
 def test_leniency_leaves_no_reference_out_that_is_only_asked_too_early(accepts: Accepts) -> None:
     node = {"type": "object", "properties": {"next": {"allOf": [{"$ref": "#/$defs/node"}]}}, "required": ["kind"]}
     node["oneOf"] = [
