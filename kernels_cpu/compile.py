@@ -228,7 +228,7 @@ def find_kernel(name: str) -> Kernel:
 
 def every_kernel() -> list[Kernel]:
     """The kernels of all quant types and operations, the routines that run them, and those of automata."""
-    names = ["kernels_cpu.team"]
+    names = ["kernels_cpu.team", "kernels_cpu.masking"]
     for package in ("kernels_cpu.ops", "kernels_cpu.quants", "kernels_cpu.automata"):
         path = importlib.import_module(package).__path__
         names += [module.name for module in pkgutil.iter_modules(path, f"{package}.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,8 @@ MAX_DECODED = 32
 
 class Generation:
     """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last, and those
-    that its constraint, `compiled`, leaves no choice of. With `jumps` False these are sampled one by one as well.
+    that its constraint, `compiled`, leaves no choice of. Without `jumps`, and where log-probabilities are wanted, the
+    same tokens are evaluated one by one.
 
     `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent. Whoever
     takes it out of the way releases its `adapters`.
@@ -74,6 +76,7 @@ class Generation:
         self._started_ns = self._prompt_done_ns = 0
         self._compiled = compiled
         self._constrained: Constrained | None = None
+        self._forced: deque[int] = deque()
         self._jumps = jumps and not self._wants_logprobs
         self._sampler.accept_prompt(prompt.tokens)
 
@@ -150,16 +153,28 @@ class Generation:
 
     def _take(self, logits: npt.NDArray[np.float32]) -> None:
         logits = logits[: self._tokenizer.n_vocab]  # a model may have more rows than there are tokens
-        token = self._sampled(logits)
-        self._sampler.accept(token)
-        self._add(token, self._logprob_entry(logits, token))
-        if self._constrained is None or not self._jumps or self.is_done:
-            return
-        for forced in self._constrained.forced(self._generated, self._n_forced_at_most()):
-            self._sampler.pass_over(forced)
-            self._add(forced)
-            if self.is_done:
-                return
+        if not self._generated:
+            self._force()
+        if self._forced:
+            self._pass_over(self._forced.popleft(), logits)
+        else:
+            token = self._sampled(logits)
+            self._sampler.accept(token)
+            self._add(token, self._logprob_entry(logits, token))
+        if not self._forced and not self.is_done:
+            self._force()
+        while self._jumps and self._forced and not self.is_done:
+            self._pass_over(self._forced.popleft())
+
+    def _force(self) -> None:
+        """Find the tokens that must come next."""
+        if self._constrained:
+            self._forced.extend(self._constrained.forced(self._generated, self._n_forced_at_most()))
+
+    def _pass_over(self, token: int, logits: npt.NDArray[np.float32] | None = None) -> None:
+        """Take a token that there was no choice of; its logits are known where it waited for its turn."""
+        self._sampler.pass_over(token)
+        self._add(token, None if logits is None else self._logprob_entry(logits, token))
 
     def _sampled(self, logits: npt.NDArray[np.float32]) -> int:
         if self._constrained is None:

@@ -43,11 +43,11 @@ THINKING = TURNS.replace("CALLS", "").replace("THOUGHT", THOUGHT)
 
 
 def random_logits(runner: Any, scale: float = 3.0) -> Any:
-    """Logits that depend on the text before, however it is divided into tokens, and on nothing else."""
+    """Logits that depend on all tokens before, on nothing else."""
 
     def logits_of(tokens: Sequence[int]) -> np.ndarray:
-        text = runner.tokenizer.decode(tokens, special=True).encode()
-        return np.random.default_rng(list(text)).normal(0, scale, runner.tokenizer.n_vocab).astype(np.float32)
+        n_vocab = runner.tokenizer.n_vocab
+        return np.random.default_rng([len(tokens), *tokens]).normal(0, scale, n_vocab).astype(np.float32)
 
     return logits_of
 
@@ -131,34 +131,102 @@ def test_stop_strings_end_what_is_constrained(random_runner: Any) -> None:
     assert (result.text, result.done.done_reason, result.done.stop) == ('{"na', "stop", 'me":"')
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_jumps_give_the_text_of_single_steps(random_runner: Any, seed: int) -> None:
-    runner = random_runner(["\u00e9t\u00e9", "am"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("n_ctx", "more"),
+    [
+        (4096, {}),
+        (4096, {"mirostat": 2}),
+        (4096, {"xtc_probability": 0.5}),
+        (4096, {"num_predict": 7}),
+        (4096, {"num_predict": 22}),
+        (4096, {"stop": ["sp"]}),
+        (4096, {"stop": ['\u00e9":']}),
+        (16, {}),
+    ],
+)
+def test_jumps_give_the_tokens_of_single_steps(random_runner: Any, seed: int, n_ctx: int, more: dict[str, Any]) -> None:
+    runner = random_runner(["\u00e9t\u00e9", "am", '":'], n_ctx=n_ctx)
     properties = {"\u00e9t\u00e9": {"enum": ["spam", "span"]}, "x": {"type": "boolean"}}
     schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    texts, steps = [], []
-    for jumps in (True, False):
+    found, steps = [], []
+    for settings in ({}, {"jumps": False}, {"logprobs": True}):
         before = len(runner.engine.steps)
-        result, tokens = _generated(runner, jumps, format=schema, seed=seed)
+        options = {"temperature": 1.0, "seed": seed, **more}
+        result, tokens = generated(runner, options, format=schema, **settings)
         assert result.done.stats.eval_count == len(tokens)
-        assert b"".join(map(runner.tokenizer.piece, tokens)).decode() == result.text
-        texts.append(result.text)
+        found.append((tokens, result.text, result.done.done_reason))
         steps.append(len(runner.engine.steps) - before)
-    assert texts[0] == texts[1]
-    assert steps[0] < steps[1] / 2
+    assert found[0] == found[1] == found[2]
+    if n_ctx > 16:  # where a context is full, all that is kept is evaluated again
+        assert steps[0] < steps[1] == steps[2]
+    if not more:
+        assert json.loads(found[0][1])["\u00e9t\u00e9"] in ("spam", "span")
 
 
-def _generated(runner: Any, jumps: bool, *, seed: int = 0, **fields: Any) -> tuple[Any, list[int]]:
-    """The messages and the tokens of a greedy answer."""
+def generated(runner: Any, options: dict[str, Any], jumps: bool = True, **fields: Any) -> tuple[Any, list[int]]:
+    """The messages and the tokens of an answer."""
     runner.n_requests += 1
-    options = model_options.resolve({}, {"temperature": 0, "seed": seed})
+    options = model_options.resolve({}, options)
     request = GenerateRequest(str(runner.n_requests), "generate", "<|assistant|>", raw=True, options=options, **fields)
     generation = runner.preparation.handle(request)
     assert isinstance(generation, Generation)
-    generation._jumps = jumps
+    generation._jumps = generation._jumps and jumps
     runner.batch.submit(generation)
     runner.run()
     return runner.result(request.id), generation._generated
+
+
+def test_text_that_is_forced_has_the_tokens_that_the_tokenizer_makes_of_it(random_runner: Any) -> None:
+    runner = random_runner(["name", '{"', '":', '","', "true", '"}'])
+    _, tokens = generated(runner, {"temperature": 0}, format={"const": {"name": [True, "name"]}})
+    pieces = [runner.tokenizer.piece(token) for token in tokens]
+    assert b"".join(pieces) == b'{"name":[true,"name"]}'
+    assert tokens == runner.tokenizer.encode(b"".join(pieces).decode(), add_special=False)
+    assert len(runner.engine.steps) == 1  # of the prompt
+
+
+def test_the_end_of_what_is_forced_is_left_to_the_model(random_runner: Any) -> None:
+    runner = random_runner(["a:", ":true", "xy"])
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for seed in range(8):
+        result, tokens = generated(runner, {"temperature": 2.0, "seed": seed}, format=schema)
+        pieces = [runner.tokenizer.piece(token) for token in tokens]
+        # `":` is forced, but the colon may be the beginning of another token.
+        assert b'":' not in pieces and json.loads(result.text) in ({"a": True}, {"a": False})
+
+
+def test_constrained_answers_beside_others_and_paused(random_runner: Any) -> None:
+    alone = random_runner(n_parallel=3)
+    options = {"temperature": 1.0, "seed": 5, "num_predict": 60}
+    wishes: list[dict[str, Any]] = [{"format": NAME_AGE}, {}, {"format": {"regex": "[a-f]{20}"}}]
+    texts = [alone.generate(options=options, **wish).text for wish in wishes]
+    together = random_runner(n_parallel=3)
+    ids = [together.submit(options=options, **wish) for wish in wishes]
+    together.run()
+    assert [together.result(i).text for i in ids] == texts
+    paused = random_runner(n_parallel=1)
+    background = paused.submit(options=options, is_interactive=False, **wishes[2])
+    for _ in range(4):
+        paused.batch.step()
+    assert paused.generate(options=options, **wishes[0]).text == texts[0]
+    paused.run()
+    assert paused.result(background).text == texts[2]
+
+
+def test_a_constraint_that_fails_ends_its_own_answer(random_runner: Any) -> None:
+    runner = random_runner(n_parallel=2)
+    forbidden = {str(_id(runner, digit)): False for digit in "0123456789"}
+    bad = runner.submit(format={"regex": "a[0-9]b"}, options={"logit_bias": forbidden})
+    good = runner.submit(format={"choice": ["yes"]})
+    runner.run()
+    assert "leave no token" in runner.result(bad).error.error and runner.result(bad).error.kind == "RequestError"
+    assert runner.result(good).text == "yes"
 
 
 def _id(runner: Any, piece: str) -> int:
