@@ -39,7 +39,7 @@ def json_string(language: Language) -> Expression:
 def _json_string(language: Language) -> Expression:
     if language.is_any:
         return _FREE_STRING
-    if language.is_empty:
+    if language.bounds[0].is_empty:
         return NEVER
     form = language.form
     word = _only(language)
@@ -61,7 +61,7 @@ def utf8(language: Language) -> Expression:
 
 
 def _utf8(language: Language) -> Expression:
-    if language.is_empty:
+    if language.bounds[0].is_empty:
         return NEVER
     form = language.form
     word = _only(language)

@@ -24,7 +24,7 @@ RESTRICTIONS = {
     "idn-email": "labels beyond ASCII have at most 8 characters, of Latin, Greek, Cyrillic, kana, Han or Hangul",
     "regex": "groups are nested at most 3 deep; back-references and names of groups are left out",
 }
-"""What is left out of formats whose language is smaller than the format, by name."""
+"""What is left out of formats whose language is smaller than the format, by name; complements leave it out, too."""
 
 UNCONSTRAINED = frozenset(
     [
@@ -60,7 +60,8 @@ def language_of(name: str) -> Language | None:
 @functools.cache
 def _made(name: str) -> Language:
     found = _FORMATS[name]
-    return Language.of_regex(found, anchored=True) if isinstance(found, str) else found()
+    language = Language.of_regex(found, anchored=True) if isinstance(found, str) else found()
+    return Language.between(language, _LARGEST[name]()) if name in _LARGEST else language
 
 
 _FORMATS: dict[str, str | Callable[[], Language]] = {
@@ -82,4 +83,13 @@ _FORMATS: dict[str, str | Callable[[], Language]] = {
     "regex": PATTERN_TEXT,
     "json-pointer": resources.JSON_POINTER,
     "relative-json-pointer": resources.RELATIVE_JSON_POINTER,
+}
+
+# Languages that hold all strings of the formats that are restricted.
+_LARGEST: dict[str, Callable[[], Language]] = {
+    "hostname": lambda: Language.of_regex(addresses.HOST_NAME, anchored=True),
+    "time": lambda: Language.of_regex(moments.LARGEST_TIME, anchored=True),
+    "date-time": lambda: Language.of_regex(f"{moments.DATE}[Tt]{moments.LARGEST_TIME}", anchored=True),
+    "idn-email": Language.any,
+    "regex": Language.any,
 }

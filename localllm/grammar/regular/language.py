@@ -29,13 +29,19 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Language:
-    """An immutable regular set of strings of Unicode code points, none of which holds a surrogate."""
+    """An immutable regular set of strings of Unicode code points, none of which holds a surrogate.
 
-    __slots__ = ("__dict__", "form")
+    Some formats are no regular sets. Their languages hold strings that have the format beyond doubt, and know another
+    one that holds all that may have it: operations keep both, so that a complement, too, holds what it must beyond
+    doubt. Such a language is empty if no string may be in it, and disjoint with others that none may share with it.
+    """
 
-    def __init__(self, form: Form) -> None:
-        """Of a normal form: see `forms.normal`."""
+    __slots__ = ("__dict__", "bounds", "form")
+
+    def __init__(self, form: Form, bounds: tuple[Language, Language] | None = None) -> None:
+        """Of a normal form: see `forms.normal`. `bounds`: what is in it beyond doubt, and what may be."""
         self.form = form
+        self.bounds = bounds or (self, self)
 
     @staticmethod
     def any() -> Language:
@@ -72,9 +78,21 @@ class Language:
         """All strings from `least` to `most` characters."""
         return Language(normal(Power(charsets.EVERYTHING, least, most)))
 
+    @staticmethod
+    def between(least: Language, most: Language) -> Language:
+        """What is `least` beyond doubt, and may be `most`, which holds it."""
+        if least == most:
+            return least
+        return Language(least.automaton if least.is_empty else least.form, (least, most))
+
     # Combined
 
+    def _is_exact_with(self, other: Language) -> bool:
+        return self.bounds[0] is self and other.bounds[0] is other
+
     def __or__(self, other: Language) -> Language:
+        if not self._is_exact_with(other):
+            return Language.between(*(a | b for a, b in zip(self.bounds, other.bounds, strict=True)))
         if self is other or other.is_empty or self.is_any:
             return self
         if self.is_empty or other.is_any:
@@ -104,6 +122,8 @@ class Language:
         return None
 
     def __and__(self, other: Language) -> Language:
+        if not self._is_exact_with(other):
+            return Language.between(*(a & b for a, b in zip(self.bounds, other.bounds, strict=True)))
         if self is other or self.is_empty or other.is_any:
             return self
         if other.is_empty or self.is_any:
@@ -130,6 +150,8 @@ class Language:
         return _joined(self, other, "intersection")
 
     def __sub__(self, other: Language) -> Language:
+        if not self._is_exact_with(other):
+            return Language.between(*(a - b for a, b in zip(self.bounds, other.bounds[::-1], strict=True)))
         if isinstance(self.form, Words) or isinstance(other.form, Words) or other._one_sided is not None:
             return self & other.complement()
         return _NONE if self is other else _joined(self, other, "difference")
@@ -140,6 +162,8 @@ class Language:
 
     @functools.cached_property
     def _complement(self) -> Language:
+        if not self._is_exact_with(self):
+            return Language.between(*(language.complement() for language in self.bounds[::-1]))
         if isinstance(self.form, Words):
             return Language(Words(self.form.words, not self.form.negated))
         if self._one_sided is not None:
@@ -155,6 +179,8 @@ class Language:
 
     def concat(self, other: Language) -> Language:
         """A string of this one followed by one of the other."""
+        if not self._is_exact_with(other):
+            return Language.between(*(a.concat(b) for a, b in zip(self.bounds, other.bounds, strict=True)))
         if self.is_empty or other.is_empty:
             return _NONE
         return Language(normal(automata.concatenation(self.automaton, other.automaton)))
@@ -163,7 +189,8 @@ class Language:
 
     @property
     def is_empty(self) -> bool:
-        return isinstance(self.form, Words) and not self.form.words and not self.form.negated
+        form = self.bounds[1].form
+        return isinstance(form, Words) and not form.words and not form.negated
 
     @property
     def is_any(self) -> bool:
@@ -206,6 +233,8 @@ class Language:
 
     def isdisjoint(self, other: Language) -> bool:
         """Whether no string is in both."""
+        if not self._is_exact_with(other):
+            return self.bounds[1].isdisjoint(other.bounds[1])
         if isinstance(self.form, Automaton) and isinstance(other.form, Automaton):
             return automata.are_disjoint(self.form, other.form)
         return (self & other).is_empty
@@ -244,7 +273,9 @@ class Language:
         More words than `MAX_COMPARED` letters are equal to the same words only.
         """
         form = self.form
-        if isinstance(form, Power):
+        if not self._is_exact_with(self):
+            told = repr([language.key for language in self.bounds])
+        elif isinstance(form, Power):
             told = repr((form.charset, form.least, form.most))
         elif isinstance(form, Words) and len(form.words) <= MAX_WORDS:
             told = repr((sorted(form.words), form.negated))

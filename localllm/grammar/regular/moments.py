@@ -29,6 +29,8 @@ def _leap_second(offset: int) -> str:
 _ZONE = "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _LEAP_SECONDS = "|".join(map(_leap_second, range(0, _DAY, _QUARTER)))
 TIME = f"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}{_ZONE}|{_LEAP_SECONDS})"
+# Every time that RFC 3339 might permit.
+LARGEST_TIME = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60){_FRACTION}{_ZONE}"
 
 # Appendix A: no unit may be left out between two others.
 _CLOCK = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"

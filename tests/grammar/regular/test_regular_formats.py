@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localllm.grammar.dfa import DEAD
-from localllm.grammar.regular import Language
+from localllm.grammar.expressions import NEVER
+from localllm.grammar.regular import Language, json_string
 from localllm.grammar.regular.charsets import code_point
 from localllm.grammar.regular.formats import RESTRICTIONS, UNCONSTRAINED
 from localllm.grammar.regular.parser import parse
@@ -177,3 +178,28 @@ def test_texts_of_patterns_are_patterns() -> None:
 def test_what_constrains_nothing_has_no_language() -> None:
     assert all(Language.of_format(name) is None for name in (*UNCONSTRAINED, "unknown", "idn-hostname"))
     assert all(Language.of_format(name) is not None for name in RESTRICTIONS)
+
+
+def test_what_is_in_doubt_is_neither_in_a_format_nor_in_its_complement() -> None:
+    names = Language.of_format("hostname")
+    assert names is not None
+    others = names.complement()
+    for text, is_name, is_other in [("a.b", True, False), ("a..b", False, True), ("xn--a", False, False)]:
+        assert (names.contains(text), others.contains(text)) == (is_name, is_other)
+    assert others.complement() == names
+    assert not (Language.of_regex("^x") - names).contains("xn--a")
+    assert (names | Language.of_regex("^x")).contains("xn--a")
+    assert not (names & Language.of_strings(["xn--a"])).is_empty
+    assert json_string(names & Language.of_strings(["xn--a"])) is NEVER
+    assert not names.isdisjoint(Language.of_strings(["xn--a"]))
+    assert names.isdisjoint(Language.of_regex("[^]{64}:"))
+    assert (names & names) == names != Language.of_regex(".")
+    assert (names | names.complement()).contains("a..b")
+
+
+@pytest.mark.parametrize("name", sorted(RESTRICTIONS))
+def test_what_is_left_out_may_be_in_the_format(name: str) -> None:
+    language = Language.of_format(name)
+    assert language is not None
+    least, most = language.bounds
+    assert (least - most).is_empty and not (most - least).is_empty
