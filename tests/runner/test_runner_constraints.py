@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from localllm import options as model_options
+from localllm.errors import RequestError
 from localllm.messages import GenerateRequest
+from localllm.runner.constraints import Frame
+from localllm.runner.constraints.vocabulary import pieces_of
 from localllm.runner.generation import Generation
 
 USER = {"role": "user", "content": "go"}
@@ -298,3 +302,32 @@ def test_what_cannot_be_compiled_is_refused(script_runner: Any, fields: dict[str
     error = runner.generate("p", **fields).error
     assert (error.kind, text in error.error) == ("RequestError", True), error.error
     assert runner.generate().text == "abcdef"
+
+
+def test_a_wish_is_compiled_once(script_runner: Any) -> None:
+    constraints = script_runner().preparation._constraints
+    request = GenerateRequest("1", "generate", format=NAME_AGE)
+    first, again = constraints.of(request, Frame()), constraints.of(replace(request, id="2"), Frame())
+    assert first.constraint is again.constraint
+    other = constraints.of(replace(request, format={"type": "integer"}), Frame())
+    assert other.constraint is not first.constraint
+    assert constraints.of(replace(request, format=None), Frame()) is None
+
+
+def test_a_vocabulary_must_have_every_character() -> None:
+    class Letters:
+        suppress_ids = frozenset((26,))
+
+        def piece(self, token: int) -> bytes:
+            return b"abcdefghijklmnopqrstuvwxyz{"[token : token + 1]
+
+    with pytest.raises(RequestError, match="has no token for the character"):
+        pieces_of("m", Letters(), 27)  # type: ignore[arg-type]
+
+
+def test_content_that_has_been_begun_goes_on_if_it_fits(script_runner: Any) -> None:
+    runner = script_runner(["no", "yes"], template=THINKING)
+    begun = [USER, {"role": "assistant", "content": "ye"}]
+    assert runner.chat(begun, format={"choice": ["yes"]}).text == "s"
+    begun = [USER, {"role": "assistant", "content": "Here it is: "}]
+    assert runner.chat(begun, format={"choice": ["yes"]}).text == "yes"

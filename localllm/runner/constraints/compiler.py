@@ -32,7 +32,8 @@ from localllm.runner.constraints.vocabulary import vocabulary_of
 from localllm.runner.constraints.wanted import ANY_OBJECT, Wanted, wanted_of_format, wanted_of_gbnf, wanted_of_schema
 from localllm.tokenizer import Tokenizer
 
-MAX_KEPT = 64
+# A constraint takes 1 to 3 MB with a vocabulary of 128k tokens, and 32 MB at most beside its masks.
+MAX_KEPT = 32
 
 
 class Constraints:
