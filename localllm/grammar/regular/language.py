@@ -36,12 +36,17 @@ class Language:
     doubt. Such a language is empty if no string may be in it, and disjoint with others that none may share with it.
     """
 
-    __slots__ = ("__dict__", "bounds", "form")
+    __slots__ = ("__dict__", "_bounds", "form")
 
     def __init__(self, form: Form, bounds: tuple[Language, Language] | None = None) -> None:
-        """Of a normal form: see `forms.normal`. `bounds`: what is in it beyond doubt, and what may be."""
+        """Of a normal form: see `forms.normal`. `bounds`: see there; None where nothing is in doubt."""
         self.form = form
-        self.bounds = bounds or (self, self)
+        self._bounds = bounds
+
+    @property
+    def bounds(self) -> tuple[Language, Language]:
+        """What is in it beyond doubt, and what may be: the language itself twice, where nothing is in doubt."""
+        return self._bounds or (self, self)
 
     @staticmethod
     def any() -> Language:
@@ -68,7 +73,10 @@ class Language:
 
     @staticmethod
     def of_format(name: str) -> Language | None:
-        """The strings of a format of JSON Schema; None where it has none that could be enforced."""
+        """The strings of a format of JSON Schema; None where it has none that could be enforced.
+
+        Of the formats in `formats.RESTRICTIONS` it holds less than all.
+        """
         from localllm.grammar.regular.formats import language_of
 
         return language_of(name)
@@ -88,7 +96,7 @@ class Language:
     # Combined
 
     def _is_exact_with(self, other: Language) -> bool:
-        return self.bounds[0] is self and other.bounds[0] is other
+        return self._bounds is None and other._bounds is None
 
     def __or__(self, other: Language) -> Language:
         if not self._is_exact_with(other):
