@@ -304,6 +304,13 @@ def test_what_cannot_be_compiled_is_refused(script_runner: Any, fields: dict[str
     assert runner.generate().text == "abcdef"
 
 
+def test_thousands_of_choices_that_begin_alike(random_runner: Any) -> None:
+    texts = [f"number {i * i}" for i in range(20000)]
+    runner = random_runner()
+    for seed in range(3):
+        assert runner.generate(format={"choice": texts}, options={"temperature": 1.0, "seed": seed}).text in set(texts)
+
+
 def test_a_wish_is_compiled_once(script_runner: Any) -> None:
     constraints = script_runner().preparation._constraints
     request = GenerateRequest("1", "generate", format=NAME_AGE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from localllm.errors import RequestError
-from localllm.grammar.expressions import Grammar, Literal, choice
+from localllm.grammar.expressions import Expression, Grammar, Literal, choice, sequence
 from localllm.grammar.gbnf import parse_gbnf
 from localllm.grammar.lark import parse_lark
 from localllm.grammar.regular import Language, utf8
@@ -102,11 +103,19 @@ def _choices(texts: Any, token_ids: TokenIds) -> Grammar:
         raise _wrong("choice", "an array of texts that are not empty", texts)
     if len(texts) > MAX_CHOICES:
         raise RequestError(f"format.choice: at most {MAX_CHOICES} texts, not {len(texts)}")
-    return Grammar({"root": choice(_literals(texts))})
+    return Grammar({"root": _one_of(sorted({text.encode("utf-8", "replace") for text in texts}))})
 
 
-def _literals(texts: Iterable[str]) -> Iterable[Literal]:
-    return (Literal(text.encode("utf-8", "replace")) for text in dict.fromkeys(texts))
+def _one_of(texts: list[bytes]) -> Expression:
+    """One of these, in rising order, as a tree: what several begin with is read once."""
+    items: list[Expression] = []
+    for _, group in groupby(texts, key=lambda text: text[:1]):
+        first, *others = list(group)
+        last = others[-1] if others else first
+        n = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+        rest = [text[n:] for text in (first, *others)]
+        items.append(sequence(Literal(first[:n]), _one_of(rest)) if others else Literal(first))
+    return choice(items)
 
 
 def _lark(text: Any, token_ids: TokenIds) -> Grammar:
