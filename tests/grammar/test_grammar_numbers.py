@@ -259,3 +259,24 @@ def test_equal_languages_have_equal_tables() -> None:
 def test_no_range_has_no_number() -> None:
     dfa = number_terminal([]).dfa
     assert dfa.is_empty and dfa.n_states == 1 and not dfa.accepts(b"")
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        NumberRange(not_multiples_of=(Fraction(1),)),
+        NumberRange(Fraction(-3, 2), Fraction(7), not_multiples_of=(Fraction(1), Fraction(1, 4))),
+        NumberRange(is_integer=True, not_multiples_of=(Fraction(3), Fraction(5, 2))),
+        NumberRange(Fraction(0), multiple_of=Fraction(1, 2), not_multiples_of=(Fraction(6),)),
+    ],
+)
+def test_multiples_that_are_left_out(of: NumberRange) -> None:
+    dfa = number_terminal([of]).dfa
+    for quarters in range(-50, 200):
+        value = Fraction(quarters, 4)
+        text = str(value) if value.denominator == 1 else str(float(value))
+        is_in = (of.least is None or value >= of.least) and (of.most is None or value <= of.most)
+        is_in = is_in and (not of.is_integer or value.denominator == 1)
+        is_in = is_in and (of.multiple_of is None or not value % of.multiple_of)
+        assert dfa.accepts(text.encode()) == (is_in and all(value % step for step in of.not_multiples_of)), text
+    assert not dfa.accepts(b"1.0") or of.not_multiples_of == (Fraction(6),)

@@ -10,6 +10,8 @@ from localllm.grammar.errors import ConstraintError
 from localllm.grammar.numbers.bounds import MINUS, POINT, SYMBOLS
 
 N_MOST_MENDABLE = 20
+# Behind digits after which no more can make it a multiple.
+OTHER = "other"
 
 
 class Multiples:
@@ -67,6 +69,21 @@ class Multiples:
             value = -remainder * 10**n % self._modulus
             ends.append(value if value < 10**n else -1)
         return self._met.setdefault((remainder % self._rest, *ends), remainder)
+
+
+class Others:
+    """Texts of digits, with a minus and a point perhaps, that are none of the multiples; no exponents."""
+
+    def __init__(self, multiples: Multiples) -> None:
+        self._multiples = multiples
+        self.start: State = multiples.start
+
+    def row(self, state: State) -> Row:
+        inner: Row = [None] * len(SYMBOLS) if state == OTHER else self._multiples.row(state)
+        return [None if symbol > POINT else OTHER if to is None else to for symbol, to in enumerate(inner)]
+
+    def accepts(self, state: State) -> bool:
+        return state == OTHER or not self._multiples.accepts(state)
 
 
 def _n_decimals(divisor: Fraction) -> int:

@@ -28,13 +28,7 @@ def lower(table: Table, node: Node, leave_out: LeaveOut) -> Shape:
     objects = tuple(shape for found in node.objects for shape in _lower_object(table, found, leave_out))
     if len(arrays) > MAX_ALTERNATIVES or len(objects) > MAX_ALTERNATIVES:
         raise TooComplexError(f"{node.path}: more than {MAX_ALTERNATIVES} alternatives")
-    numbers = node.numbers
-    if any(part.not_multiples_of for part in numbers):
-        message = "numbers that are no multiples of another cannot be enforced"
-        keyword = next((keyword for keyword in ("oneOf", "if") if node.path.endswith(f"/{keyword}")), "not")
-        leave_out(UnsupportedSchemaError(message, path=node.path, keyword=keyword))
-        numbers = tuple(replace(part, not_multiples_of=()) for part in numbers)
-    return Shape(node.has_null, node.booleans, numbers, node.strings, arrays, objects, node.path)
+    return Shape(node.has_null, node.booleans, node.numbers, node.strings, arrays, objects, node.path)
 
 
 def _lower_array(table: Table, array: ArrayNode, leave_out: LeaveOut) -> Iterator[ArrayShape]:
