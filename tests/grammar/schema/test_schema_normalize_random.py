@@ -6,15 +6,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import pytest
+import jsonschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localllm.grammar.errors import ConstraintError, UnsatisfiableSchemaError
 from localllm.grammar.schema.normalize import normalize
 from localllm.grammar.schema.shapes import Shapes
-
-jsonschema = pytest.importorskip("jsonschema")
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 NAMES = ("a", "b", "c", "ab")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -177,7 +178,6 @@ def random_answer(constraint: Constraint, rng: random.Random) -> str | None:
 
 def check_answers(cases: Iterable[Case], n_answers: int) -> int:
     """Random answers are valid to the package jsonschema; how many there were."""
-    jsonschema = pytest.importorskip("jsonschema")
     vocabulary = Vocabulary(PIECES, [END], [])
     rng, n = random.Random(1), 0
     for case in cases:
