@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from numba import int32, int64
 
-from kernels_cpu.simd import ld_i32, ld_i64, st_i32
+from kernels_cpu.automata.layout import MOST_SPENT, SPENT
+from kernels_cpu.simd import ld_i32, ld_i64, st_i32, st_i64
 from kernels_cpu.subroutine import subroutine
 
 
 @subroutine(int64, inlined=True)
 def word(record: int, i: int) -> int:
     return ld_i64(record + 8 * i)
+
+
+@subroutine(inlined=True)
+def spend(m: int, cost: int) -> None:
+    """Note what a part of the answer has cost."""
+    st_i64(m + 8 * SPENT, ld_i64(m + 8 * SPENT) + cost)
+
+
+@subroutine(int64, inlined=True)
+def is_spent(m: int) -> int:
+    """Whether the answer has cost too much."""
+    return int64(ld_i64(m + 8 * SPENT) > MOST_SPENT)
+
+
+@subroutine(int64, inlined=True)
+def paid(m: int, answer: int) -> int:
+    """The answer; if it is one, the next one costs what it costs from nothing."""
+    if answer >= 0:
+        st_i64(m + 8 * SPENT, 0)
+    return answer
 
 
 @subroutine(int64, inlined=True)

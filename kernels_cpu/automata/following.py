@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import int64
 
-from kernels_cpu.automata.cells import has, item, put_cell, sort, word
+from kernels_cpu.automata.cells import has, item, paid, put_cell, sort, word
 from kernels_cpu.automata.interning import interned_state
 from kernels_cpu.automata.layout import (
     DEAD,
@@ -20,7 +20,9 @@ from kernels_cpu.automata.layout import (
     TOKEN_BYTES,
     TOKEN_STARTS,
     TOKENS,
+    TOO_MANY,
     WORK,
+    WORK_CELLS,
 )
 from kernels_cpu.automata.states import after_byte, closed
 from kernels_cpu.compile import routine
@@ -39,8 +41,8 @@ def _after(m: int, state: int, data: int, n: int) -> int:
 
 @routine("int64(int64, int64, int64, int64)")
 def bytes_state(m: int, state: int, data: int, n: int) -> int:
-    """The state after `n` bytes at `data`: DEAD where they do not fit, GROW, TOO_MANY."""
-    return _after(m, state, data, n)
+    """The state after `n` bytes at `data`: DEAD where they do not fit, GROW, TOO_MANY, TOO_LONG."""
+    return paid(m, _after(m, state, data, n))
 
 
 @subroutine(int64)
@@ -49,6 +51,8 @@ def _after_set(m: int, v: int, state: int, token: int) -> int:
     n_words, nodes, work = word(v, MASK_WORDS), word(m, NODES), word(m, WORK)
     at = word(m, STATES) + 16 * state
     cells, n = word(m, STATE_CELLS) + 12 * item(at, 0), item(at, 1)
+    if n > WORK_CELLS:
+        return int64(TOO_MANY)
     n_work = 0
     for i in range(n):
         node = nodes + 16 * item(cells, 3 * i)
@@ -80,9 +84,8 @@ def _united(m: int, one: int, other: int) -> int:
     return interned_state(m, picked, kept, flags)
 
 
-@routine("int64(int64, int64, int64, int64)")
-def token_state(m: int, v: int, state: int, token: int) -> int:
-    """The state after a token: DEAD where it does not fit, GROW, TOO_MANY."""
+@subroutine(int64)
+def _after_token(m: int, v: int, state: int, token: int) -> int:
     first, end = item(word(v, TOKEN_STARTS), token), item(word(v, TOKEN_STARTS), token + 1)
     new = _after(m, state, word(v, TOKEN_BYTES) + first, end - first) if end > first else int64(DEAD)
     if new < 0 or (item(word(m, STATES), 4 * state + 2) & HAS_SETS) == 0:
@@ -94,8 +97,13 @@ def token_state(m: int, v: int, state: int, token: int) -> int:
 
 
 @routine("int64(int64, int64, int64, int64)")
-def forced_bytes(m: int, state: int, out: int, most: int) -> int:
-    """How many bytes are the only ones that can follow, up to `most`, written to `out`; GROW, TOO_MANY."""
+def token_state(m: int, v: int, state: int, token: int) -> int:
+    """The state after a token: DEAD where it does not fit, GROW, TOO_MANY, TOO_LONG."""
+    return paid(m, _after_token(m, v, state, token))
+
+
+@subroutine(int64)
+def _forced(m: int, state: int, out: int, most: int) -> int:
     n = 0
     while n < most and (item(word(m, STATES), 4 * state + 2) & (IS_COMPLETE | HAS_SETS)) == 0:
         row = word(m, FOLLOWING) + 1024 * state
@@ -113,3 +121,9 @@ def forced_bytes(m: int, state: int, out: int, most: int) -> int:
             return state
         n += 1
     return n
+
+
+@routine("int64(int64, int64, int64, int64)")
+def forced_bytes(m: int, state: int, out: int, most: int) -> int:
+    """How many bytes are the only ones that can follow, up to `most`, written to `out`; GROW, TOO_MANY, TOO_LONG."""
+    return paid(m, _forced(m, state, out, most))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from numba import int64
 
-from kernels_cpu.automata.cells import are_equal, is_after, item, mixed, put, put_cell, sort, word
+from kernels_cpu.automata.cells import are_equal, is_after, item, mixed, put, put_cell, sort, spend, word
 from kernels_cpu.automata.layout import (
     DEAD,
     DELTA,
@@ -51,6 +51,7 @@ def _fill_row(m: int, state: int, cells: int, n: int) -> None:
     """Which bytes may follow a state: those are UNKNOWN, the others lead nowhere."""
     nodes, delta = word(m, NODES), word(m, DELTA)
     row = word(m, FOLLOWING) + 1024 * state
+    cost = 64
     for byte in range(256):
         put(row, byte, DEAD)
     for i in range(n):
@@ -58,10 +59,13 @@ def _fill_row(m: int, state: int, cells: int, n: int) -> None:
         if item(node, 0) == RANGE:
             for byte in range(item(node, 1), item(node, 2) + 1):
                 put(row, byte, UNKNOWN)
+            cost += item(node, 2) - item(node, 1) + 1
         elif item(node, 0) == TABLE:
             table = delta + 1024 * item(node, 1)
             for byte in range(256):
                 put(row, byte, item(row, byte) | (-1 if item(table, byte) >= 0 else 0))
+            cost += 64
+    spend(m, cost)
 
 
 @subroutine()

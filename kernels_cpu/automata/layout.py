@@ -30,7 +30,10 @@ answer below 0 is about."""
 MASKS, N_MASKS, MAX_MASKS = range(31, 34)
 """uint32 [max_masks][mask_words]: masks that are known."""
 
-AUTOMATON_WORDS = 34
+SPENT = 34
+"""What the answer that is being found has cost, in units of about 3 ns."""
+
+AUTOMATON_WORDS = 35
 
 # ------------------------------------------------------------------- a vocabulary
 MASK_WORDS, TRIE, N_TRIE, REST, N_REST = range(5)
@@ -53,6 +56,7 @@ RETURN, RANGE, SPLIT, CALL, TABLE, LOOP, INC, TOKENS = range(8)
 UNKNOWN = -1
 DEAD = 0  # the state of nothing
 WORK_CELLS = 1 << 14
+MOST_SPENT = 1 << 26  # on one answer, so that no step of a batch waits much more than a quarter of a second for it
 
 IS_COMPLETE, HAS_SETS = 1, 2  # flags of a state
 
@@ -60,6 +64,6 @@ IS_COMPLETE, HAS_SETS = 1, 2  # flags of a state
 # are, of KNOWN_BY_REST too, whose exits are places in the trie of the rest; CHARACTER begins a JSON string's character.
 NARROW, WIDE, KNOWN, KNOWN_BY_REST, CHARACTER = range(5)
 
-GROW, TOO_MANY, WANT_ROW, WANT_MASKS = -2, -3, -4, -5
+GROW, TOO_MANY, WANT_ROW, WANT_MASKS, TOO_LONG = -2, -3, -4, -5, -6
 """Answers that are no states: more room is needed; too many readings of a text; the tokens of row WANTED are; room for
-masks is."""
+masks is; the answer costs more than MOST_SPENT."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import int64
 
-from kernels_cpu.automata.cells import item, mixed, put, put_cell, sort, word
+from kernels_cpu.automata.cells import is_spent, item, mixed, paid, put, put_cell, sort, spend, word
 from kernels_cpu.automata.interning import interned_frame, interned_state
 from kernels_cpu.automata.layout import (
     CALL,
@@ -30,6 +30,7 @@ from kernels_cpu.automata.layout import (
     TABLE,
     TARGETS,
     TOKENS,
+    TOO_LONG,
     TOO_MANY,
     UNKNOWN,
     WORK,
@@ -85,8 +86,10 @@ def _frame_of_call(m: int, n_called: int, rule: int, free: int) -> int:
 def closed(m: int, n_work: int) -> int:
     """The state of the first `n_work` configurations of WORK and of all that follows from them without a byte.
 
-    A state, GROW, or TOO_MANY.
+    A state, GROW, TOO_MANY or TOO_LONG.
     """
+    if is_spent(m) != 0:
+        return int64(TOO_LONG)
     stamp = word(m, STAMP) + 1
     if stamp >= 0x7FFFFFFF:
         stamp = 1
@@ -99,6 +102,7 @@ def closed(m: int, n_work: int) -> int:
     n_kept, n_seen, n_called, flags = 0, 0, 0, 0
     while n_work > 0 or n_called > 0:
         if n_work == 0:
+            spend(m, n_called)
             rule = _next_call(m, n_called)
             if rule < 0:
                 n_called = 0
@@ -171,6 +175,7 @@ def closed(m: int, n_work: int) -> int:
             if b < 0 or y < b:
                 put_cell(work, n_work, c, y, z)
                 n_work += 1
+    spend(m, 4 * n_seen)
     sort(kept, n_kept)
     return interned_state(m, kept, n_kept, flags)
 
@@ -204,13 +209,13 @@ def _stepped(m: int, state: int, byte: int) -> int:
 
 @subroutine(int64, inlined=True)
 def after_byte(m: int, state: int, byte: int) -> int:
-    """The state after a byte; DEAD where it does not fit; GROW or TOO_MANY."""
+    """The state after a byte; DEAD where it does not fit; GROW, TOO_MANY or TOO_LONG."""
     found = item(word(m, FOLLOWING), 256 * state + byte)
     return _stepped(m, state, byte) if found == UNKNOWN else found
 
 
 @routine("int64(int64)")
 def start_state(m: int) -> int:
-    """The state before the first byte, GROW or TOO_MANY."""
+    """The state before the first byte, GROW, TOO_MANY or TOO_LONG."""
     put_cell(word(m, WORK), 0, item(word(m, RULES), 3 * word(m, ROOT)), 0, 0)
-    return closed(m, 1)
+    return paid(m, closed(m, 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from numba import int32, int64
 
-from kernels_cpu.automata.cells import add, copy, has, item, put, put_cell, sort, unite, word
+from kernels_cpu.automata.cells import add, copy, has, is_spent, item, paid, put, put_cell, sort, spend, unite, word
 from kernels_cpu.automata.interning import interned_state
 from kernels_cpu.automata.layout import (
     CHARACTER,
@@ -42,6 +42,7 @@ from kernels_cpu.automata.layout import (
     STATES,
     TABLE,
     TOKENS,
+    TOO_LONG,
     TRIE,
     TWINS,
     WANT_MASKS,
@@ -60,11 +61,14 @@ from kernels_cpu.subroutine import subroutine
 @subroutine(int64)
 def _walk(m: int, trie: int, begin: int, end: int, state: int, bits: int) -> int:
     """Add the tokens of a trie's nodes begin ... end, below a node that `state` is at. 0, or what is less."""
+    if is_spent(m) != 0:
+        return int64(TOO_LONG)
     way, depth = word(m, WAY), 0
     put(way, 0, end)
     put(way, 1, state)
-    i = begin
+    i, n_met = begin, 0
     while i < end:
+        n_met += 1
         while i >= item(way, 2 * depth):
             depth -= 1
         packed, token = item(trie, 2 * i), item(trie, 2 * i + 1)
@@ -82,6 +86,7 @@ def _walk(m: int, trie: int, begin: int, end: int, state: int, bits: int) -> int
             put(way, 2 * depth, i + size)
             put(way, 2 * depth + 1, new)
         i += 1
+    spend(m, n_met)
     return int64(0)
 
 
@@ -140,6 +145,7 @@ def _known(m: int, v: int, info: int, end: int, y: int, z: int, bits: int) -> in
         return behind
     trie = word(v, REST if ld_i64(info) == KNOWN_BY_REST else TRIE)
     row = word(m, FOLLOWING) + 1024 * behind
+    spend(m, n_exits)
     for i in range(n_exits):
         place = item(exits, i)
         last = place + (item(trie, 2 * place) >> 8)
@@ -270,10 +276,8 @@ def _representative(m: int, v: int, state: int) -> int:
     return interned_state(m, picked, n, item(at, 2))
 
 
-@routine("int64(int64, int64, int64, int64)")
-def state_tokens(m: int, v: int, state: int, bits: int) -> int:
-    """The tokens that may follow a state: uint32 [mask_words] at `bits`. 0, or GROW, TOO_MANY, WANT_ROW, WANT_MASKS:
-    then what is wanted must be made, and this called again."""
+@subroutine(int64)
+def _tokens(m: int, v: int, state: int, bits: int) -> int:
     n_words = word(v, MASK_WORDS)
     known = item(word(m, STATES), 4 * state + 3)
     if known < 0:
@@ -293,3 +297,10 @@ def state_tokens(m: int, v: int, state: int, bits: int) -> int:
         put(word(m, STATES), 4 * state + 3, known)
     copy(bits, word(m, MASKS) + 4 * n_words * known, n_words)
     return int64(0)
+
+
+@routine("int64(int64, int64, int64, int64)")
+def state_tokens(m: int, v: int, state: int, bits: int) -> int:
+    """The tokens that may follow a state: uint32 [mask_words] at `bits`. 0, or TOO_MANY, TOO_LONG; or GROW, WANT_ROW,
+    WANT_MASKS: then what is wanted must be made, and this called again."""
+    return paid(m, _tokens(m, v, state, bits))

@@ -15,17 +15,22 @@ from kernels_cpu.automata.following import bytes_state, forced_bytes, token_stat
 from kernels_cpu.automata.interning import fill_tables, keep_frame, keep_state
 from kernels_cpu.automata.states import start_state
 from kernels_cpu.automata.tokens import state_tokens
-from localllm.grammar.errors import TooComplexError
+from localllm.grammar.errors import GrammarError, TooComplexError
 from localllm.grammar.expressions import Grammar
 from localllm.grammar.lowering import lower
 from localllm.grammar.program import Program
 from localllm.grammar.regular import JSON_CHARACTER
-from localllm.grammar.vocabulary import Mask, Vocabulary
+from localllm.grammar.vocabulary import Mask, RowTokens, Vocabulary
 
 FIRST_STATES, FIRST_CELLS, FIRST_FRAMES = 64, 4 * layout.WORK_CELLS, 64
 MAX_STATES = 1 << 15
 """States that are kept, 1 KB each; at that many those that no matcher is in are forgotten."""
 MAX_MASKS = 128
+MAX_ROOM = (1 << 17, 1 << 23, 1 << 17, 1 << 23)
+"""States, their configurations, frames, their pairs: 1 KB, 12 bytes, 8 bytes, 12 bytes each."""
+MAX_KNOWN_BYTES = 32 << 20
+"""Of tokens by rows of DFAs; at that many all are forgotten."""
+MAX_BYTES = 1 << 12  # of a text that are read at a time
 WIDE_BYTES = 32
 """A state of a DFA that goes on with so many bytes has its tokens computed once, wherever the DFA is used."""
 
@@ -46,7 +51,8 @@ class Constraint:
         self._arrays: dict[int, npt.NDArray[Any]] = {}
         self._matchers: weakref.WeakSet[Matcher] = weakref.WeakSet()
         self.max_states = MAX_STATES
-        self._known: list[npt.NDArray[Any]] = []
+        self._known: dict[int, RowTokens] = {}
+        self._known_bytes = 0
         self._put(layout.NODES, program.nodes)
         self._put(layout.TARGETS, program.targets)
         self._put(layout.DELTA, program.delta)
@@ -85,6 +91,9 @@ class Constraint:
                 self._array(layout.STATES)[:, 3] = layout.UNKNOWN
                 self._record[layout.N_MASKS] = 0
             else:
+                self._record[layout.SPENT] = 0
+                if found == layout.TOO_LONG:
+                    raise TooComplexError("what may come next takes too long to find")
                 raise TooComplexError(f"the text can be read in more than {layout.WORK_CELLS:,} ways at once")
         return found
 
@@ -114,6 +123,8 @@ class Constraint:
             chosen = np.full(n_vocab, negated)
             chosen[[token for token in ids if 0 <= token < n_vocab]] = not negated
             chosen[list(self.vocabulary.eos_ids)] = False
+            if not chosen.any():
+                raise GrammarError(_nothing(ids, negated, n_vocab))
             bits[i] = self.vocabulary.mask_of(chosen)
         return bits
 
@@ -129,9 +140,14 @@ class Constraint:
         dfas = self._program.dfas
         first, dfa = dfas[bisect.bisect_right(dfas, row, key=lambda owned: owned[0]) - 1]
         known = self.vocabulary.row_tokens(dfa, self._program.delta[first : first + dfa.n_states], row - first)
-        self._known += [known.bits, known.exits]
-        kind = layout.KNOWN_BY_REST if known.by_rest else layout.KNOWN
         info = self._array(layout.ROW_INFO)
+        if self._known_bytes > MAX_KNOWN_BYTES:
+            info[list(self._known), 0] = layout.WIDE
+            self._known.clear()
+            self._known_bytes = 0
+        self._known[row] = known
+        self._known_bytes += known.n_bytes
+        kind = layout.KNOWN_BY_REST if known.by_rest else layout.KNOWN
         info[row] = kind, known.bits.ctypes.data, known.exits.ctypes.data, len(known.exits)
 
     # Pools
@@ -155,11 +171,16 @@ class Constraint:
         self._put(layout.FRAME_TABLE, np.zeros(2 * n_frames, np.int32))
 
     def _grow(self) -> None:
-        """Twice the room, where half of it is used."""
+        """Twice the room, where half of it is used. Raises: TooComplexError."""
         record = self._record
         used = record[[layout.N_STATES, layout.N_CELLS, layout.N_FRAMES, layout.N_PAIRS]].tolist()
         room = record[[layout.MAX_STATES, layout.MAX_CELLS, layout.MAX_FRAMES, layout.MAX_PAIRS]].tolist()
         n_masks = int(record[layout.N_MASKS])
+        if any(2 * n >= most >= limit for n, most, limit in zip(used, room, MAX_ROOM, strict=True)):
+            record[layout.SPENT] = 0
+            raise TooComplexError(
+                f"what may come next needs more than {MAX_ROOM[0]:,} states, or {MAX_ROOM[1]:,} parts"
+            )
         tables = (layout.STATES, layout.STATE_CELLS, layout.FRAMES, layout.PAIRS, layout.FOLLOWING)
         old = [self._array(word) for word in tables]
         self._make_pools(*(2 * most if 2 * n >= most else most for n, most in zip(used, room, strict=True)))
@@ -191,6 +212,7 @@ class Constraint:
         self._start = moved[self._start]
         for matcher in self._matchers:
             matcher.state = moved[matcher.state]
+        self._record[layout.SPENT] = 0
         if int(self._record[layout.N_STATES]) > self.max_states // 2:
             self.max_states *= 2
 
@@ -230,10 +252,12 @@ class Matcher:
     def accept(self, token: int) -> bool:
         """Take a token; where it does not fit (False) nothing changes. Raises: TooComplexError."""
         vocabulary = self._constraint.vocabulary
+        if self._is_ended:
+            return False
         if token in vocabulary.eos_ids:
-            self._is_ended = not self._is_ended and self.is_complete()
+            self._is_ended = self.is_complete()
             return self._is_ended
-        if self._is_ended or not 0 <= token < vocabulary.n_vocab:
+        if not 0 <= token < vocabulary.n_vocab:
             return False
         state = self._after(self._m, self._v, self.state, token)
         return self._move(
@@ -244,8 +268,13 @@ class Matcher:
         """Take a text; where it does not fit (False) nothing changes. Raises: TooComplexError."""
         if self._is_ended:
             return not data
-        text = np.frombuffer(data + b"\0", np.uint8)
-        return self._move(self._constraint.answer(bytes_state, self._m, self.state, text.ctypes.data, len(data)))
+        ahead = self.clone()
+        for start in range(0, len(data), MAX_BYTES):
+            text = np.frombuffer(data[start : start + MAX_BYTES], np.uint8)
+            if not ahead._move(self._constraint.answer(bytes_state, self._m, ahead.state, text.ctypes.data, len(text))):
+                return False
+        self.state = ahead.state
+        return True
 
     def is_complete(self) -> bool:
         """Whether the text may end here."""
@@ -282,3 +311,12 @@ class Matcher:
         if state >= self._constraint.max_states:
             self._constraint.tidy()
         return True
+
+
+def _nothing(ids: frozenset[int], negated: bool, n_vocab: int) -> str:
+    """Why no token of a vocabulary is in a set."""
+    if negated or not ids:
+        return "a set of tokens has none that may be written"
+    if not any(0 <= token < n_vocab for token in ids):
+        return f"there is no token {min(ids)} (there are {n_vocab:,})"
+    return f"token {min(ids)} ends a text, so it cannot be within one"

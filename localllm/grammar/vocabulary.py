@@ -13,11 +13,15 @@ from kernels_cpu.automata import layout
 from kernels_cpu.automata.tokens import row_tokens
 from kernels_cpu.automata.vocabularies import PLACES, build_trie, plain_rows
 from localllm.grammar.dfa import Dfa
+from localllm.grammar.errors import TooComplexError
 
 Mask = npt.NDArray[np.uint32]
 
 MAX_ROWS_BYTES = 64 << 20
 """Of known tokens by rows of DFAs; at that many all are forgotten."""
+MAX_TRIE = 1 << 23  # nodes: the size of a subtree has 23 bits
+MAX_PLAIN = 256
+"""Characters of a token that is known by their number alone; longer ones are found by their bytes."""
 
 # Within a character of UTF-8: at its beginning, one, two, three bytes before its end, after E0, ED, F0, F4, E2, E2 80.
 _FIRST, _ONE, _TWO, _THREE, _E0, _ED, _F0, _F4, _E2, _E280 = range(PLACES)
@@ -32,18 +36,22 @@ class RowTokens:
     exits: npt.NDArray[np.int32]
     by_rest: bool
 
+    @property
+    def n_bytes(self) -> int:
+        return self.bits.nbytes + self.exits.nbytes
+
 
 class Vocabulary:
     """pieces: the bytes of each token. Those of `special_ids` and `eos_ids` match no bytes, whatever theirs are;
     `eos_ids` are allowed where a text may end.
 
-    Not for several threads at once.
+    Not for several threads at once. Raises: TooComplexError where its tokens are too long.
     """
 
     def __init__(self, pieces: Sequence[bytes], eos_ids: Collection[int], special_ids: Collection[int] = ()) -> None:
         self.n_vocab = len(pieces)
         self.n_words = -(-self.n_vocab // 32)
-        self.eos_ids = frozenset(eos_ids)
+        self.eos_ids = frozenset(token for token in eos_ids if 0 <= token < self.n_vocab)
         controls = self.eos_ids.union(special_ids)
         self._pieces = [b"" if token in controls else piece for token, piece in enumerate(pieces)]
         self._held: list[npt.NDArray[Any]] = []
@@ -51,6 +59,7 @@ class Vocabulary:
         self.longest = max(map(len, self._pieces), default=0)
         self._fill()
         self._rows: dict[tuple[bytes, int], RowTokens] = {}
+        self._rows_bytes = 0
         self._plain_rows: dict[bytes, npt.NDArray[np.uint8]] = {}
         self._exits = np.empty(max(self._n_trie, 1), np.int32)
         self._way = np.empty((self.longest + 2, 2), np.int32)
@@ -66,10 +75,12 @@ class Vocabulary:
         """What is known of a DFA in a row; delta: int32 [n_states, 256], its own."""
         found = self._rows.get((dfa.key, row))
         if found is None:
-            if len(self._rows) * self.n_words * 4 > MAX_ROWS_BYTES:
+            if self._rows_bytes > MAX_ROWS_BYTES:
                 self._rows.clear()
                 self._plain_rows.clear()
+                self._rows_bytes = 0
             found = self._rows[dfa.key, row] = self._find_row(dfa, delta, row)
+            self._rows_bytes += found.n_bytes
         return found
 
     def _find_row(self, dfa: Dfa, delta: npt.NDArray[np.int32], row: int) -> RowTokens:
@@ -110,6 +121,8 @@ class Vocabulary:
 
     def _fill(self) -> None:
         pieces = self._pieces
+        if sum(map(len, pieces)) >= MAX_TRIE:
+            raise TooComplexError(f"the tokens of the vocabulary have {MAX_TRIE:,} bytes or more")
         starts = np.zeros(self.n_vocab + 1, np.int32)
         np.cumsum([len(piece) for piece in pieces], out=starts[1:])
         data = np.frombuffer(b"".join(pieces) + b"\0", np.uint8)
@@ -164,14 +177,16 @@ class Vocabulary:
 
 
 def _n_plain_characters(pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:
-    """How many characters a token has, -1 where one of them is not plain or not whole: int32 [n_vocab]."""
+    """How many characters a token has, -1 where one of them is not plain or not whole, or there are more than
+    MAX_PLAIN: int32 [n_vocab]."""
     found = np.full(len(pieces), -1, np.int32)
     for token, piece in enumerate(pieces):
         if piece and piece.translate(None, _NOT_PLAIN) == piece and not any(end in piece for end in _LINE_ENDS):
             try:
-                found[token] = len(piece.decode())
+                n = len(piece.decode())
             except UnicodeDecodeError:
                 continue
+            found[token] = n if n <= MAX_PLAIN else -1
     return found
 
 
