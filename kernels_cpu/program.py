@@ -84,6 +84,10 @@ class TapeProgram:
         """Memory for weights, KV cache, workspace and adapters."""
         return self._base_bytes + (self._table.nbytes if self._table else 0)
 
+    def copy_page(self, of: int, to: int) -> None:
+        """Copy a page of the KV cache, of every layer, to another."""
+        self._lowering.copy_page(of, to)
+
     def prepare_adapters(self, progress: Progress | None = None) -> None:
         """Make what steps with adapters run on, if it is not there yet; other threads may run steps meanwhile."""
         if self._adapted is None:

@@ -420,6 +420,12 @@ class Lowering:
         self._caches_made.append(Buffer(array[-array.ctypes.data % 64 :], page_bytes))
         return self._caches_made[-1]
 
+    def copy_page(self, of: int, to: int) -> None:
+        """Copy a page of every layer to another."""
+        for cache in self._caches_made:
+            pages = cache.array[: self.sizes.n_pages * cache.stride].reshape(self.sizes.n_pages, cache.stride)
+            pages[to] = pages[of]
+
     def _attention_scratch(self, n_head: int, n_head_kv: int, head_dim: int) -> tuple[Buffer, tuple[int, ...]]:
         """Scratch memory, shared by the layers of one shape, and the arguments that describe it."""
         key = (n_head, n_head_kv, head_dim)

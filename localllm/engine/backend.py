@@ -49,6 +49,9 @@ class Backend(Protocol):
         """What stands for a text (see Graph.output), float32 [n_out, cols], valid until the next call. Raises
         KernelError."""
 
+    def copy_page(self, of: int, to: int) -> None:
+        """Copy the keys and values of a page, in all layers, to another."""
+
     def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
         """Fill a place with an adapter, by the names of the graph's `adapters.targets`; gives the bytes it takes.
 

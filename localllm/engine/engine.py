@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Sequence_
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from localllm.engine.backend import Backend, BackendOptions, Progress
 from localllm.engine.errors import KVCacheFullError, NoPlaceError, NoSlotError
 from localllm.engine.pages import PageAllocator
-from localllm.engine.sequence import Entry, Sequence, n_pages_for
+from localllm.engine.prefix_tree import PrefixTree
+from localllm.engine.sequence import Entry, Pool, Sequence, n_pages_for
 from localllm.engine.tape_backend import TapeBackend
 from localllm.errors import ContextLengthError, OptionError, RequestError
 from localllm.models import ModelGraph, build
@@ -61,6 +62,8 @@ class Engine:
         self._targets = targets(model.graph)
         self._free_places = list(range(PLACES - 1, -1, -1))
         self._pages = PageAllocator(n_pages)
+        self._tree = PrefixTree(self._pages)
+        self._pool = Pool(self._pages, backend.copy_page, None if self.is_bidirectional else self._tree)
         self._page_tables = np.full((n_slots, n_pages_for(n_ctx)), -1, np.int32)
         self._free_slots = list(range(n_slots - 1, -1, -1))
 
@@ -135,16 +138,22 @@ class Engine:
 
     @property
     def n_pages_free(self) -> int:
-        """Pages that no sequence holds."""
-        return self._pages.n_free
+        """Pages that no sequence holds; some of them hold tokens for those that begin alike."""
+        return self._pages.n_free + self._tree.n_idle
+
+    @property
+    def n_pages_evicted(self) -> int:
+        """How often a page with known tokens was given up for another use."""
+        return self._tree.n_evicted
 
     @property
     def memory_bytes(self) -> int:
         """Memory for weights, KV cache and workspace."""
         return self.backend.memory_bytes
 
-    def open_sequence(self) -> Sequence:
-        """An empty sequence.
+    def open_sequence(self, tokens: Sequence_[int] = (), key: Hashable = ()) -> Sequence:
+        """A sequence that holds the longest start of `tokens` that any other held under the same `key`, running or
+        closed, except their last: it must be evaluated. The key stands for the adapters in force.
 
         Raises:
             NoSlotError: `n_slots` sequences are open.
@@ -152,7 +161,9 @@ class Engine:
         if not self._free_slots:
             raise NoSlotError(self.n_slots)
         slot = self._free_slots.pop()
-        return Sequence(slot, self._page_tables[slot], self._pages, self._free_slots)
+        sequence = Sequence(slot, self._page_tables[slot], self._pool, self._free_slots, key)
+        sequence.begin_like(tokens[: len(tokens) - 1] if tokens else ())
+        return sequence
 
     def load_adapter(self, path: Path) -> tuple[int, int]:
         """Loads the LoRA adapter in a GGUF; gives its place, for entries, and the bytes it takes.
@@ -201,6 +212,7 @@ class Engine:
     ) -> list[npt.NDArray[np.float32] | None]:
         self._check(entries)
         n_needed = sum(entry.seq.n_pages_missing(len(entry.tokens)) for entry in entries)
+        self._tree.evict(n_needed - self._pages.n_free)
         if n_needed > self._pages.n_free:
             raise KVCacheFullError(n_needed, self._pages.n_free)
         try:

@@ -40,6 +40,10 @@ class PagedKV:
         rounded = np.stack([self._rounding.keys(k, head_dim), self._rounding.values(v, head_dim)])
         self._pools[layer][:, pages, step.positions % PAGE_POSITIONS] = rounded
 
+    def copy(self, of: int, to: int) -> None:
+        for pool in self._pools.values():
+            pool[:, to] = pool[:, of]
+
     def read(self, layer: int, step: StepInputs, slot: int, n_kv: int) -> tuple[F32, F32]:
         positions = np.arange(n_kv)
         pages = step.page_tables[slot, positions // PAGE_POSITIONS]
@@ -64,6 +68,9 @@ class NumpyBackend:
 
     def run_hidden(self, step: StepInputs) -> F32:
         return self._twin.run_hidden(step)
+
+    def copy_page(self, of: int, to: int) -> None:
+        self._kv.copy(of, to)
 
     def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
         self._twin.adapters[place] = matrices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import Literal
@@ -11,24 +12,53 @@ import numpy.typing as npt
 
 from kernels_cpu.graph import PAGE_POSITIONS
 from localllm.engine.pages import PageAllocator
+from localllm.engine.prefix_tree import Node, PrefixTree
 
 Logits = Literal["last", "all", "none"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the sequences of an engine share. `copy_page(of, to)` copies keys and values. `tree`: pages by their tokens,
+    None where keys and values are of no use to others."""
+
+    pages: PageAllocator
+    copy_page: Callable[[int, int], None]
+    tree: PrefixTree | None
 
 
 class Sequence:
     """Tokens whose keys and values are in the KV cache. `Engine.open_sequence` makes it, `Engine.step` extends it.
 
     `slot` is its row in the engine's page tables; `table` is that row, int32 [max_pages], -1 where no page is held.
+    Full pages are in the tree as soon as they are full. A page that others use too is copied before it is written to.
     """
 
-    def __init__(self, slot: int, table: npt.NDArray[np.int32], pages: PageAllocator, free_slots: list[int]) -> None:
+    def __init__(
+        self, slot: int, table: npt.NDArray[np.int32], pool: Pool, free_slots: list[int], key: Hashable = ()
+    ) -> None:
         self.slot = slot
         self._table = table
-        self._pages = pages
+        self._pool = pool
+        self._pages = pool.pages
         self._free_slots = free_slots
+        self._key = key
         self._tokens: list[int] = []
+        self._nodes: list[Node] = []  # of the full pages
         self._n_held = 0
         self._is_open = True
+
+    def begin_like(self, tokens: Sequence_[int]) -> None:
+        """Take over the longest start of `tokens` that the tree knows; the sequence is empty."""
+        if self._pool.tree is None or not tokens:
+            return
+        nodes, n = self._pool.tree.find(tokens, self._key)
+        for i, node in enumerate(nodes):
+            self._pages.share(node.page)
+            self._table[i] = node.page
+        self._n_held = len(nodes)
+        self._tokens.extend(tokens[:n])
+        self._nodes.extend(nodes[: n // PAGE_POSITIONS])
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -52,13 +82,18 @@ class Sequence:
         if not 0 <= n <= len(self._tokens):
             raise ValueError(f"truncate: expected 0..{len(self._tokens)} tokens, got {n}")
         del self._tokens[n:]
+        del self._nodes[n // PAGE_POSITIONS :]
         self.give_back()
 
     def close(self) -> None:
-        """Gives back all pages and the slot. Closing twice is allowed."""
+        """Gives back all pages and the slot; what the tokens need stays in the tree. Closing twice is allowed."""
         if not self._is_open:
             return
+        rest = tuple(self._tokens[len(self._nodes) * PAGE_POSITIONS :])
+        if rest and self._pool.tree is not None:
+            self._pool.tree.add(self._last_node(self._pool.tree), rest, int(self._table[len(self._nodes)]))
         self._tokens.clear()
+        self._nodes.clear()
         self.give_back()
         self._is_open = False
         self._free_slots.append(self.slot)
@@ -70,11 +105,17 @@ class Sequence:
 
     def n_pages_missing(self, n_new: int) -> int:
         """Pages to be taken before `n_new` tokens fit."""
-        return max(0, n_pages_for(len(self._tokens) + n_new) - self._n_held)
+        return max(0, n_pages_for(len(self._tokens) + n_new) - self._n_held) + self._is_tail_shared()
 
     def hold(self, n_new: int) -> None:
         """Takes the pages that `n_new` more tokens need. Raises KVCacheFullError if there are not enough."""
-        for page in self._pages.take(self.n_pages_missing(n_new)):
+        taken = self._pages.take(self.n_pages_missing(n_new))
+        if self._is_tail_shared():
+            own, tail = taken.pop(), len(self._tokens) // PAGE_POSITIONS
+            self._pool.copy_page(int(self._table[tail]), own)
+            self._pages.release(int(self._table[tail]))
+            self._table[tail] = own
+        for page in taken:
             self._table[self._n_held] = page
             self._n_held += 1
 
@@ -89,6 +130,30 @@ class Sequence:
     def extend(self, tokens: list[int]) -> None:
         """Notes tokens whose keys and values have been written."""
         self._tokens.extend(tokens)
+        if self._pool.tree is not None:
+            while (len(self._nodes) + 1) * PAGE_POSITIONS <= len(self._tokens):
+                self._note_page(self._pool.tree)
+
+    def _note_page(self, tree: PrefixTree) -> None:
+        """Put the next full page into the tree; where that has the same tokens already, its page takes the place."""
+        i = len(self._nodes)
+        own = int(self._table[i])
+        tokens = tuple(self._tokens[i * PAGE_POSITIONS : (i + 1) * PAGE_POSITIONS])
+        node = tree.add(self._last_node(tree), tokens, own)
+        assert node is not None, "nothing is longer than a full page"
+        if node.page != own:
+            self._pages.share(node.page)
+            self._pages.release(own)
+            self._table[i] = node.page
+        self._nodes.append(node)
+
+    def _last_node(self, tree: PrefixTree) -> Node:
+        return self._nodes[-1] if self._nodes else tree.root(self._key)
+
+    def _is_tail_shared(self) -> bool:
+        """Whether the page that the next token goes to is used by others too."""
+        tail, n = divmod(len(self._tokens), PAGE_POSITIONS)
+        return n > 0 and self._pages.n_users(int(self._table[tail])) > 1
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,9 @@ class TapeBackend:
     def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
         return self._program.run_hidden(step)
 
+    def copy_page(self, of: int, to: int) -> None:
+        self._program.copy_page(of, to)
+
     def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
         packed = PackedAdapter(self._targets, matrices)
         self._program.prepare_adapters()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from localllm.engine import Entry, KVCacheFullError
+from localllm.engine import Entry
 from localllm.messages import Message
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
-from localllm.runner.kept_sequences import KeptSequences, SequenceLike
+from localllm.runner.sequences import SequenceLike
 from localllm.runner.vectors import STEP_ROWS, VectorJob
 
 # Rows of prefill in a step beside decoding requests, so that their next token does not wait for a long prompt.
@@ -33,7 +33,7 @@ class EngineLike(Protocol):
     @property
     def n_vocab(self) -> int: ...
 
-    def open_sequence(self) -> SequenceLike: ...
+    def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> SequenceLike: ...
 
     def step(self, entries: Any) -> Sequence[npt.NDArray[np.float32] | None]: ...
 
@@ -49,7 +49,6 @@ class Batch:
         self._engine = engine
         self._n_parallel = n_parallel
         self._send = send
-        self._kept = KeptSequences(engine)
         self._active: list[Generation] = []
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[VectorJob] = deque()
@@ -117,7 +116,7 @@ class Batch:
             return
         is_beside_decode = any(g.is_decoding for g in self._active)
         n_rows = PREFILL_BESIDE_DECODE if is_beside_decode else min(STEP_ROWS, self._engine.n_batch)
-        job.step(n_rows, self._kept.give_way, is_alone)
+        job.step(n_rows, is_alone)
         if job.is_done:
             job.adapters.release()
             with self._changed:
@@ -145,7 +144,7 @@ class Batch:
             generation.make_room()  # a full sequence could not be evaluated again as it is
         self._remove_done()
         for generation in reversed([g for g in paused if not g.is_done]):
-            self._kept.release(generation.pause(), generation.adapters.key)
+            generation.pause().close()
             with self._changed:
                 self._active.remove(generation)
                 self._waiting.appendleft(generation)
@@ -153,7 +152,7 @@ class Batch:
     def _admit(self) -> None:
         while (generation := self._next()) is not None:
             try:
-                generation.start(self._kept.acquire(generation.pending, generation.adapters.key))
+                generation.start(self._engine.open_sequence(generation.pending, generation.adapters.key))
             except Exception as error:
                 self._fail(generation, error)
 
@@ -187,7 +186,7 @@ class Batch:
     def _evaluate(self, planned: list[tuple[Generation, int]]) -> None:
         """One step for all; if it fails, one for each, so that only the request at fault ends."""
         try:
-            results = self._run_step([_entry(g, n) for g, n in planned])
+            results = self._engine.step([_entry(g, n) for g, n in planned])
         except Exception as error:
             if len(planned) == 1:
                 self._fail(planned[0][0], error)
@@ -201,15 +200,6 @@ class Batch:
             except Exception as error:
                 self._fail(generation, error)
 
-    def _run_step(self, entries: list[Entry]) -> Sequence[npt.NDArray[np.float32] | None]:
-        """Kept sequences give way where the KV cache is full."""
-        while True:
-            try:
-                return self._engine.step(entries)
-            except KVCacheFullError:
-                if not self._kept.give_way():
-                    raise
-
     def _fail(self, generation: Generation, error: Exception) -> None:
         self._send(error_message(generation.id, error))
         generation.is_done = True
@@ -220,7 +210,7 @@ class Batch:
             self._active = [g for g in self._active if not g.is_done]
         for generation in done:
             if generation.seq is not None:
-                self._kept.release(generation.seq, generation.adapters.key)
+                generation.seq.close()
             generation.adapters.release()
 
 

@@ -22,7 +22,7 @@ from localllm.tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_N_CTX = 4096
 DEFAULT_N_BATCH = 512
-# Sequences beyond those of running requests, kept for conversations that go on.
+# Texts that a chat model may read for embeddings beside its running requests.
 N_SPARE_SEQUENCES = 4
 # Texts that a model for embeddings may have in one step.
 N_VECTOR_SEQUENCES = 64

@@ -12,7 +12,7 @@ from localllm.engine import Entry, KVCacheFullError, NoSlotError
 from localllm.engine.sequence import Logits
 from localllm.errors import RunnerError
 from localllm.runner.adapters import AdapterSet
-from localllm.runner.kept_sequences import SequenceLike
+from localllm.runner.sequences import SequenceLike
 
 F32 = npt.NDArray[np.float32]
 
@@ -104,17 +104,16 @@ class VectorJob:
         self._run = engine.step if is_ranking else engine.step_hidden
         self._finish, self._fail = finish, fail
 
-    def step(self, n_rows: int, give_way: Callable[[], bool], is_alone: bool) -> None:
+    def step(self, n_rows: int, is_alone: bool) -> None:
         """Evaluate up to n_rows rows; ends the job with the last of them, or where something goes wrong.
 
-        `give_way` closes a sequence that another request left, and says whether there was one. Where there is no room
-        and the model is not `is_alone` with this job, nothing happens.
+        Where there is no room and the model is not `is_alone` with this job, nothing happens.
         """
         try:
-            planned = self._plan(n_rows, give_way)
+            planned = self._plan(n_rows)
             if not planned and is_alone:
                 raise RunnerError("no sequence is free")
-            if planned and self._evaluate(planned, give_way, is_alone) and self._n_read == len(self._readings):
+            if planned and self._evaluate(planned, is_alone) and self._n_read == len(self._readings):
                 self._finish([r.row for r in self._readings if r.row is not None])
                 self.is_done = True
         except Exception as error:
@@ -130,28 +129,27 @@ class VectorJob:
                 reading.seq.close()
                 reading.reset()
 
-    def _plan(self, n_rows: int, give_way: Callable[[], bool]) -> list[tuple[Reading, int]]:
+    def _plan(self, n_rows: int) -> list[tuple[Reading, int]]:
         """Inputs in order, with how many of their tokens. Whole ones where the model needs them whole."""
         planned: list[tuple[Reading, int]] = []
         for reading in self._readings[self._n_read :]:
             n = reading.n_left if self._engine.is_bidirectional else min(reading.n_left, n_rows)
-            if n_rows <= 0 or (planned and n > n_rows) or not self._open(reading, give_way):
+            if n_rows <= 0 or (planned and n > n_rows) or not self._open(reading):
                 break
             planned.append((reading, n))
             n_rows -= n
         return planned
 
-    def _open(self, reading: Reading, give_way: Callable[[], bool]) -> bool:
+    def _open(self, reading: Reading) -> bool:
         """Whether the input has a sequence."""
-        while reading.seq is None:
+        if reading.seq is None:
             try:
                 reading.seq = self._engine.open_sequence()
             except NoSlotError:
-                if not give_way():
-                    return False
+                return False
         return True
 
-    def _evaluate(self, planned: list[tuple[Reading, int]], give_way: Callable[[], bool], is_alone: bool) -> bool:
+    def _evaluate(self, planned: list[tuple[Reading, int]], is_alone: bool) -> bool:
         """One step, with fewer inputs where the cache is full; False if there is no room even for one."""
         while True:
             entries = [
@@ -162,8 +160,6 @@ class VectorJob:
                 results = self._run(entries)
                 break
             except KVCacheFullError:
-                if give_way():
-                    continue
                 if len(planned) > 1:
                     planned = planned[: len(planned) // 2]
                     continue

@@ -187,7 +187,7 @@ class TestRoom:
     def test_pages_run_out_without_a_change(self, model: GGUFFile) -> None:
         small = Engine.load(model, n_ctx=N_CTX, n_slots=3, n_pages=3, backend="numpy")
         a, b = small.open_sequence(), small.open_sequence()
-        small.step([Entry(a, ids(33)), Entry(b, ids(32))])
+        small.step([Entry(a, ids(33)), Entry(b, ids(32, 1))])
         assert small.n_pages_free == 0
         with pytest.raises(KVCacheFullError) as caught:
             small.step([Entry(a, ids(31)), Entry(b, [1, 2])])

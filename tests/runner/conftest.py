@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from localllm import options as model_options
 from localllm.engine.errors import KVCacheFullError, NoSlotError
+from localllm.engine.prefix_tree import common_length
 from localllm.gguf import open_gguf
 from localllm.messages import Chunk, Done, Error, GenerateRequest, Message, Ready
 from localllm.runner.batch import Batch
@@ -26,9 +27,10 @@ LogitsOf = Callable[[Sequence[int]], np.ndarray]
 class FakeSequence:
     """Tokens that count as evaluated."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeEngine, known: Sequence[int], key: Hashable) -> None:
         self.engine = engine
-        self._tokens: list[int] = []
+        self.key = key
+        self._tokens = list(known)
         self.is_open = True
 
     @property
@@ -44,8 +46,8 @@ class FakeSequence:
 
     def close(self) -> None:
         self.is_open = False
-        self._tokens.clear()
         self.engine.open_sequences.remove(self)
+        self.engine.closed_sequences.append(self)
 
 
 class FakeEngine:
@@ -58,13 +60,17 @@ class FakeEngine:
         self.n_slots, self.n_tokens = n_slots, n_tokens
         self.logits_of = logits_of
         self.open_sequences: list[FakeSequence] = []
+        self.closed_sequences: list[FakeSequence] = []
         self.steps: list[list[tuple[FakeSequence, list[int], str]]] = []
         self.before_step: Callable[[Sequence[Any]], None] = lambda entries: None
 
-    def open_sequence(self) -> FakeSequence:
+    def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> FakeSequence:
         if len(self.open_sequences) >= self.n_slots:
             raise NoSlotError(self.n_slots)
-        self.open_sequences.append(FakeSequence(self))
+        others = [seq.tokens for seq in (*self.open_sequences, *self.closed_sequences) if seq.key == key]
+        n_known = max((common_length(other, tokens) for other in others), default=0)
+        known = tokens[: min(n_known, max(len(tokens) - 1, 0))]
+        self.open_sequences.append(FakeSequence(self, known, key))
         return self.open_sequences[-1]
 
     def step(self, entries: Sequence[Any]) -> list[np.ndarray | None]:
@@ -74,6 +80,8 @@ class FakeEngine:
         assert len({id(entry.seq) for entry in entries}) == len(entries)
         assert all(len(entry.seq) + len(entry.tokens) <= self.n_ctx for entry in entries)
         held = sum(len(seq) for seq in self.open_sequences)
+        while self.closed_sequences and held + rows + sum(map(len, self.closed_sequences)) > self.n_tokens:
+            self.closed_sequences.pop(0)
         if held + rows > self.n_tokens:
             raise KVCacheFullError(rows, self.n_tokens - held)
         self.before_step(entries)

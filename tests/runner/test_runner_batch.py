@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localllm.runner.kept_sequences import common_length
+from localllm.engine.prefix_tree import common_length
 
 
 def rows(runner: Any, step: int) -> list[tuple[int, str]]:
@@ -76,29 +76,31 @@ def test_the_next_turn_reuses_the_last_one(script_runner: Any) -> None:
     assert third.prompt_eval_cached_count == third.prompt_eval_count - 1  # the last one is evaluated always
 
 
-def test_conversations_keep_a_sequence_each(script_runner: Any) -> None:
-    runner = script_runner(n_parallel=2, n_slots=4)
+def test_requests_begin_with_what_others_evaluated(script_runner: Any) -> None:
+    runner = script_runner(n_parallel=2)
     prompts = [letter * 60 for letter in "abcd"]
     for prompt in prompts:
         assert runner.generate(prompt).done.stats.prompt_eval_cached_count == 0
     for prompt in prompts:
         assert runner.generate(prompt + "!").done.stats.prompt_eval_cached_count == 60
-    runner.generate("e" * 60)  # takes the place of the one used longest ago
-    assert runner.generate(prompts[0] + "!").done.stats.prompt_eval_cached_count == 0
-    assert runner.generate(prompts[3] + "!").done.stats.prompt_eval_cached_count == 60
 
 
-def test_a_short_common_start_does_not_cost_a_kept_conversation(script_runner: Any) -> None:
-    runner = script_runner(n_slots=2)
-    runner.generate("ab" + "c" * 60)
-    runner.generate("ab" + "d" * 60)
-    assert runner.generate("ab" + "c" * 60).done.stats.prompt_eval_cached_count == 61
+def test_requests_begin_with_what_runs(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_parallel=2)
+    first = runner.submit("x" * 60 + "<|assistant|>", options={"num_predict": 30})
+    runner.batch.step()
+    second = runner.submit("x" * 60 + "<|assistant|>", options={"num_predict": 30})
+    runner.run()
+    assert runner.result(second).done.stats.prompt_eval_cached_count == 60
+    assert runner.result(first).text == runner.result(second).text
 
 
-def test_kept_sequences_give_way_where_the_cache_is_full(script_runner: Any) -> None:
-    runner = script_runner(n_ctx=100, n_tokens=100, n_slots=3)
-    for letter in "abcabc":
-        assert runner.generate(letter * 60 + "<|assistant|>").text == "abcdef"
+def test_nothing_stays_open(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_parallel=2)
+    runner.generate("a" * 60, options={"num_predict": 3})
+    runner.batch.cancel(runner.submit(options={"num_predict": 30}))
+    runner.run()
+    assert runner.engine.open_sequences == []
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 3, 30])

@@ -130,7 +130,7 @@ def test_a_shift_keeps_the_beginning_and_the_newest(script_runner: Any) -> None:
     runner = script_runner(loop=True, n_ctx=16)
     runner.generate("12345<|assistant|>", options={"num_keep": 3, "num_predict": 12})
     prompt = runner.tokenizer.encode("12345<|assistant|>")
-    (seq,) = runner.engine.open_sequences
+    (seq,) = runner.engine.closed_sequences
     assert list(seq.tokens[:3]) == prompt[:3]
     text = runner.tokenizer.decode(seq.tokens)
     assert text.startswith(("123ab", "123cd", "123ef"))
