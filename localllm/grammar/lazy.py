@@ -10,6 +10,7 @@ the rest. So a text is read once, whatever the pattern. Of several places where 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,12 @@ class LazyStart:
         self._watches = [watch for trigger in triggers if trigger.kind != "token" for watch in _watches(trigger)]
         self._read: list[tuple[int, bytes]] = []
 
+    def anew(self) -> LazyStart:
+        """Another one with the same triggers, which compiles nothing, at the beginning of a text."""
+        other = copy.copy(self)
+        other._watches, other._read = [watch.anew() for watch in self._watches], []
+        return other
+
     def accept(self, token: int, piece: bytes) -> Beginning | None:
         """Read a token and the bytes that it stands for; where the constraint begins with it, what it begins with."""
         self._read.append((token, piece))
@@ -120,6 +127,9 @@ class _Watch:
         self._starts: dict[int, int] = {}  # by state of `rest`, the first byte it may have begun at
         self._n_read = 0
         self._begin()
+
+    def anew(self) -> _Watch:
+        return _Watch(self._before, self._rest)
 
     def read(self, data: bytes) -> None:
         for byte in data:

@@ -60,6 +60,7 @@ class Constrained:
         """
         text = self._matcher.forced_bytes() if most > 0 else b""
         tokens = self._tokens_of(text, before)[:most] if text else []
+        tokens = tokens[: self._n_taken(tokens)]
         n_bytes = sum(len(self._tokenizer.piece(token)) for token in tokens)
         while tokens:
             last = len(self._tokenizer.piece(tokens[-1]))
@@ -80,6 +81,14 @@ class Constrained:
             if tokens[:n] == earlier and b"".join(map(self._tokenizer.piece, tokens[n:])) == text:
                 return tokens[n:]
         return []
+
+    def _n_taken(self, tokens: Sequence[int]) -> int:
+        """How many of these, in order, the constraint takes: not those that are never to be sampled, whatever they
+        spell."""
+        if not tokens:
+            return 0
+        matcher = self._matcher.clone()
+        return next((i for i, token in enumerate(tokens) if not matcher.accept(token)), len(tokens))
 
     def _may_grow(self, before: bytes, n_last: int) -> bool:
         """Whether the token of `n_last` bytes that comes after `before` could be a longer one."""

@@ -153,7 +153,7 @@ class Generation:
 
     def _take(self, logits: npt.NDArray[np.float32]) -> None:
         logits = logits[: self._tokenizer.n_vocab]  # a model may have more rows than there are tokens
-        if not self._generated:
+        if not self._forced:  # the first tokens, or more of what was too long for one step
             self._force()
         if self._forced:
             self._pass_over(self._forced.popleft(), logits)
@@ -161,7 +161,7 @@ class Generation:
             token = self._sampled(logits)
             self._sampler.accept(token)
             self._add(token, self._logprob_entry(logits, token))
-        if not self._forced and not self.is_done:
+        if self._jumps and not self._forced and not self.is_done:
             self._force()
         while self._jumps and self._forced and not self.is_done:
             self._pass_over(self._forced.popleft())

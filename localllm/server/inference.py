@@ -164,7 +164,7 @@ def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
         id=uuid.uuid4().hex,
         kind=kind,
         think=body["think"],
-        format=body["format"] or None,
+        format=None if body["format"] == "" else body["format"],
         options=asked.options,
         logprobs=body["logprobs"],
         top_logprobs=body["top_logprobs"],

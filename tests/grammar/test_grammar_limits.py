@@ -1,4 +1,4 @@
-"""What masks may take, of time, of memory and of the vocabulary: beyond it there is an error, and never a wrong mask."""
+"""What masks may take of time, memory and vocabulary: beyond it there is an error, and never a wrong mask."""
 
 import itertools
 import random

@@ -172,6 +172,7 @@ async def test_what_else_reaches_the_runner(running: Running, add_model: Add) ->
             ({"type": "text"}, None),
             ({"type": "json_object"}, "json"),
             ({"type": "json_object", "schema": schema}, schema),
+            ({"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}, {}),
             ({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}, schema),
         ):
             asked = await asked_of_runner(r, {"response_format": response_format})
@@ -347,6 +348,12 @@ async def test_errors_in_a_stream_are_told(running: Running, add_model: Add) -> 
         ({"response_format": {"type": "xml"}}, "response_format.type", 'json_object or json_schema, not "xml"'),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "not null"),
         ({"response_format": {"type": "text"}, "format": "json"}, "format", "cannot be given beside response_format"),
+        ({"response_format": {"type": "text"}, "format": {}}, "format", "cannot be given beside response_format"),
+        (
+            {"response_format": {"type": "json_object", "schema": []}},
+            "response_format.schema",
+            "expected a JSON schema",
+        ),
         ({"format": "xml"}, None, "invalid format"),
         ({"functions": [{}]}, "functions", "is not supported"),
         ({"tools": {}}, "tools", "of type []"),

@@ -150,12 +150,12 @@ async def test_what_passes_through(running: Running, add_model: Add) -> None:
     assert result == {"role": "tool", "content": "42", "tool_name": "f", "tool_call_id": "call_1"}
 
 
-@pytest.mark.parametrize("value", [None, "", "json", {"type": "object"}])
+@pytest.mark.parametrize("value", [None, "", "json", {}, {"type": "object"}])
 async def test_formats(running: Running, add_model: Add, value: Any) -> None:
     add_model()
     async with running() as r:
         asked = await asked_of_runner(r, "/api/generate", {"model": "m", "prompt": "!request", "format": value})
-    assert asked["format"] == (value or None)
+    assert asked["format"] == (None if value == "" else value)
 
 
 async def test_debug_render_only(running: Running, add_model: Add) -> None:

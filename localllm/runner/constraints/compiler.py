@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from kernels_cpu.compile import compile_all
 from kernels_cpu.masking import masked
 from localllm.errors import RequestError
+from localllm.grammar.constraint import ROUTINES as CONSTRAINT_ROUTINES
 from localllm.grammar.constraint import Constraint
 from localllm.grammar.errors import TooComplexError
 from localllm.grammar.expressions import Grammar
 from localllm.grammar.lazy import read_triggers
+from localllm.grammar.vocabulary import ROUTINES as VOCABULARY_ROUTINES
 from localllm.grammar.vocabulary import Vocabulary
 from localllm.messages import GenerateRequest
 from localllm.runner.checks import function_of, is_strict, shown_tools
@@ -58,7 +61,7 @@ class Constraints:
         if not _asks_for_constraint(request):
             return None
         wish = {
-            "format": request.format or None,
+            "format": _format_of(request),
             "grammar": request.grammar,
             "triggers": request.grammar_triggers if request.grammar_lazy else None,
             "tools": shown_tools(request) or [],
@@ -82,7 +85,9 @@ class Constraints:
             grammar = answer_grammar(self._marks, frame, wanted.grammar if wanted else None, calls)
             constraint = Constraint(grammar, vocabulary := self._vocabulary())
             # What the first token needs is made here too, and not in the thread of the steps.
-            constraint.matcher().fill_mask(np.zeros(vocabulary.n_words, np.uint32))
+            constraint.matcher().fill_mask(words := np.zeros(vocabulary.n_words, np.uint32))
+            if not words.any():
+                raise RequestError("the constraint cannot begin: no token of the vocabulary fits")
             if wish["triggers"] is not None:
                 return self._lazy(wish, calls, constraint), ()
             return constraint, (*(wanted.warnings if wanted else ()), *warnings)
@@ -100,11 +105,11 @@ class Constraints:
 
     def _content(self, wish: dict[str, Any]) -> Wanted | None:
         """What the text of an answer must be, None for any. Raises: RequestError."""
-        if wish["format"] and wish["grammar"] is not None:
+        if wish["format"] is not None and wish["grammar"] is not None:
             raise RequestError("format and grammar exclude each other")
         if wish["grammar"] is not None:
             return wanted_of_gbnf(wish["grammar"], self._token_id)
-        return wanted_of_format(wish["format"], self._token_id) if wish["format"] else None
+        return None if wish["format"] is None else wanted_of_format(wish["format"], self._token_id)
 
     def _token_id(self, text: str) -> int | None:
         tokens = self._tokenizer.encode(text, add_special=False, is_continuation=True)
@@ -120,7 +125,8 @@ class Constraints:
         strict = [str(function_of(tool).get("name")) for tool in wish["tools"] if is_strict(tool)]
         form = None
         if not frame.has_channels:
-            assert frame.template is not None, "tools are told by a template"
+            if frame.template is None:
+                raise RequestError("tools: a raw prompt tells of none, so calls cannot be constrained")
             form = call_form(frame.template, frame.call_begun, self._ends)
             if form is None or (form.parts.before == "" and not choice):
                 what = (
@@ -134,7 +140,8 @@ class Constraints:
         for function in functions:
             name = str(function.get("name"))
             obeys = choice is not None or name in strict
-            schema = (function.get("parameters") or {}) if obeys else {}
+            schema = function.get("parameters") if obeys else None
+            schema = {} if schema is None else schema
             arguments[name], told = self._arguments(name, schema, name in strict, form)
             warnings += [f"tools.{name}.parameters: {warning}" for warning in told]
         is_required = choice is not None
@@ -163,14 +170,19 @@ class Constraints:
         return self._schema(json.dumps(schema, ensure_ascii=False))
 
     def _make_vocabulary(self) -> Vocabulary:
-        masked.load()  # here, not in the thread of the steps
+        compile_all([masked, *VOCABULARY_ROUTINES, *CONSTRAINT_ROUTINES])  # here, not in the thread of the steps
         return vocabulary_of(self._name, self._tokenizer, self._n_vocab)
 
 
 def _asks_for_constraint(request: GenerateRequest) -> bool:
     has_choice = request.tool_choice not in (None, "auto", "none")
     is_any_strict = any(is_strict(tool) for tool in shown_tools(request) or [])
-    return bool(request.format or request.grammar is not None or has_choice or is_any_strict)
+    return _format_of(request) is not None or request.grammar is not None or has_choice or is_any_strict
+
+
+def _format_of(request: GenerateRequest) -> Any:
+    """What is asked for; an empty text is nothing, but an empty schema is any JSON."""
+    return None if request.format == "" else request.format
 
 
 def _wanted_of_schema_text(text: str) -> Wanted:

@@ -15,12 +15,12 @@ class LazyConstraint:
     """`constraint`, begun where one of `triggers` is met. `piece` gives what a token is to triggers."""
 
     def __init__(self, constraint: Constraint, triggers: Sequence[Trigger], piece: Callable[[int], bytes]) -> None:
-        self._constraint, self._triggers, self._piece = constraint, triggers, piece
-        LazyStart(triggers)  # what is wrong with them is told before the first token
+        self._constraint, self._piece = constraint, piece
+        self._start = LazyStart(triggers)
 
     def matcher(self) -> LazyMatcher:
         """A text at its beginning."""
-        return LazyMatcher(self._constraint, LazyStart(self._triggers), self._piece)
+        return LazyMatcher(self._constraint, self._start.anew(), self._piece)
 
 
 class LazyMatcher:

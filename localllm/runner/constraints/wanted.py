@@ -51,7 +51,7 @@ class Wanted:
 
 
 def wanted_of_format(value: Any, token_ids: TokenIds) -> Wanted:
-    """What a `format` that is not empty asks for; `token_ids` finds tokens by their texts.
+    """What a `format` that is no empty text asks for; `token_ids` finds tokens by their texts.
 
     Raises:
         RequestError: it is none, or cannot be enforced; the text says what was expected, or where in it the fault is.
@@ -103,7 +103,10 @@ def _choices(texts: Any, token_ids: TokenIds) -> Grammar:
         raise _wrong("choice", "an array of texts that are not empty", texts)
     if len(texts) > MAX_CHOICES:
         raise RequestError(f"format.choice: at most {MAX_CHOICES} texts, not {len(texts)}")
-    return Grammar({"root": _one_of(sorted({text.encode("utf-8", "replace") for text in texts}))})
+    try:
+        return Grammar({"root": _one_of(sorted({text.encode() for text in texts}))})
+    except UnicodeEncodeError as error:
+        raise RequestError(f"format.choice: {error.object!r} holds half a surrogate pair") from None
 
 
 def _one_of(texts: list[bytes]) -> Expression:

@@ -98,13 +98,16 @@ def format_of(body: dict[str, Any], asked: dict[str, Any] | None, place: str, sc
     """
     if asked is None:
         return body["format"]
-    if body["format"]:
+    if body["format"] not in (None, ""):
         raise InvalidRequestError("format", f"cannot be given beside {place}")
     kind = asked.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
-        return asked.get("schema") or "json"
+        schema = asked.get("schema")
+        if not isinstance(schema, dict | None):
+            raise InvalidRequestError(f"{place}.schema", f"expected a JSON schema, not {told(schema)}")
+        return schema or "json"
     if kind != "json_schema":
         raise InvalidRequestError(f"{place}.type", f"expected text, json_object or json_schema, not {told(kind)}")
     named = asked.get("json_schema", asked)
