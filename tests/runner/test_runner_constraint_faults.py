@@ -91,7 +91,8 @@ def test_text_that_is_forced_for_several_steps_is_not_left_to_the_model(script_r
 def test_forced_text_has_no_tokens_that_are_never_sampled(script_runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = script_runner(["spam"])
     tokenizer = runner.tokenizer
-    quote, spam = ([t for t in range(tokenizer.n_vocab) if tokenizer.piece(t) == piece][0] for piece in (b'"', b"spam"))
+    pieces = [tokenizer.piece(token) for token in range(tokenizer.n_vocab)]
+    quote, spam = pieces.index(b'"'), pieces.index(b"spam")
     tokenizer.suppress_ids = frozenset((spam,))
     runner.preparation = Preparation(runner.model, runner.sent.append)
     monkeypatch.setattr(
