@@ -228,10 +228,21 @@ def find_kernel(name: str) -> Kernel:
 
 def every_kernel() -> list[Kernel]:
     """The kernels of all quant types and operations, the routines that run them, and those of automata."""
-    names = ["kernels_cpu.team", "kernels_cpu.masking"]
-    for package in ("kernels_cpu.ops", "kernels_cpu.quants", "kernels_cpu.automata"):
-        path = importlib.import_module(package).__path__
-        names += [module.name for module in pkgutil.iter_modules(path, f"{package}.")]
+    names = ["kernels_cpu.team", *_modules("kernels_cpu.ops"), *_modules("kernels_cpu.quants")]
+    return [*_kernels_in(names), *constraint_kernels()]
+
+
+def constraint_kernels() -> list[Kernel]:
+    """What constrained answers need, whatever the model."""
+    return _kernels_in(["kernels_cpu.masking", *_modules("kernels_cpu.automata")])
+
+
+def _modules(package: str) -> list[str]:
+    path = importlib.import_module(package).__path__
+    return [module.name for module in pkgutil.iter_modules(path, f"{package}.")]
+
+
+def _kernels_in(names: Iterable[str]) -> list[Kernel]:
     values = [value for name in names for value in vars(importlib.import_module(name)).values()]
     return list({value.name: value for value in values if isinstance(value, Kernel)}.values())
 

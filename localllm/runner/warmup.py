@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels_cpu import KernelError
-from kernels_cpu.compile import Kernel, compile_to_disk, every_kernel
+from kernels_cpu.compile import Kernel, compile_to_disk, constraint_kernels, every_kernel
 from localllm.engine.preparing import Preparation
 from localllm.errors import LocalLLMError
 from localllm.runner.model import Reporter
@@ -41,7 +41,7 @@ class Warmup:
         for spec in self.models:
             try:
                 one = self._prepare(spec, report)
-                wanted |= {k.name: k for k in one.kernels()}
+                wanted |= {k.name: k for k in (*one.kernels(), *constraint_kernels())}
                 prepared.append(one)
             except (LocalLLMError, KernelError) as error:
                 if self.repack:

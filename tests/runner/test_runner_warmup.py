@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernels_cpu.cache_files import packed_path
-from kernels_cpu.compile import every_kernel
+from kernels_cpu.compile import constraint_kernels, every_kernel
 from kernels_cpu.quants.table import QUANT_TYPES
 from localllm.errors import UnsupportedModelError
 from localllm.runner.warmup import Warmup
@@ -44,6 +44,7 @@ def test_a_named_model_has_its_weights_repacked(model: dict[str, Any], tmp_path:
     done = [m for m in sent if m.get("status") == "repacking weights"]
     assert done[-1]["completed"] == done[-1]["total"] > 0
     assert sent[-1]["note"].endswith(" kernels are ready for 1 model, and their weights")
+    assert all(kernel.is_cached() for kernel in constraint_kernels())
     again = run(Warmup([model], True, False, str(tmp_path / "cache"), "f16"))
     assert [list(m) for m in again] == [["note"]]
 
