@@ -43,7 +43,10 @@ def command(
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow a registry without TLS.")] = False,
     nowordwrap: Annotated[bool, typer.Option("--nowordwrap", help="Do not wrap rows at words.")] = False,
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Form of the answer: json, or a JSON Schema.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="Form of the answer: json, or a JSON Schema: its text, or a file."
+        ),
     ] = "",
     think: Annotated[
         str, typer.Option(metavar="[=LEVEL]", help="Thinking: true, false, high, medium, low or max.")

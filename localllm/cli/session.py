@@ -1,9 +1,11 @@
 """What a run or a chat has been told so far, and the request bodies that follow from it; it knows no terminal."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeVar
 
 from localllm.cli.progress import show_progress, waiting
@@ -13,6 +15,7 @@ from localllm.errors import LocalLLMError
 T = TypeVar("T")
 
 THINK_LEVELS = ("high", "medium", "low", "max")
+FORMAT_HINT = "give `json`, a JSON Schema object, or a file of one"
 
 
 @dataclass
@@ -52,17 +55,21 @@ class Session:
 
 
 def parse_format(text: str) -> str | dict[str, Any] | None:
-    """`json` or another plain word as it is, the text of a JSON Schema as an object, None for an empty text.
+    """`json` or another plain word as it is, a JSON Schema, or a file of one, as an object, None for an empty text.
 
-    Raises: LocalLLMError for a text that begins like an object and is none.
+    Raises: LocalLLMError for a text, or a file, that should be an object and is none.
     """
     text = text.strip()
-    if not text.startswith("{"):
+    is_file = text != "json" and not text.startswith("{") and os.path.isfile(text)
+    if not is_file and not text.startswith("{"):
         return text or None
+    where = f" in {text}" if is_file else ""
     try:
-        schema: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise LocalLLMError(f"invalid format: {error}", hint="give `json`, or a JSON Schema object") from error
+        schema = json.loads(Path(text).read_bytes() if is_file else text)
+    except (ValueError, OSError) as error:
+        raise LocalLLMError(f"invalid format{where}: {error}", hint=FORMAT_HINT) from error
+    if not isinstance(schema, dict):
+        raise LocalLLMError(f"invalid format{where}: expected an object", hint=FORMAT_HINT)
     return schema
 
 

@@ -12,7 +12,7 @@ from localllm.cli.columns import format_columns
 from localllm.cli.line_input import BLOCK_QUOTE, LineInput
 from localllm.cli.list import print_models
 from localllm.cli.progress import show_progress
-from localllm.cli.session import THINK_LEVELS, Session, load
+from localllm.cli.session import THINK_LEVELS, Session, load, parse_format
 from localllm.cli.show import format_model
 from localllm.client import Client, ClientError
 from localllm.errors import LocalLLMError
@@ -182,11 +182,16 @@ def _set_system(chat: Chat, text: str) -> None:
 
 
 def _set_format(chat: Chat, text: str) -> None:
-    if text != "json":
+    try:
+        wanted = parse_format(text)
+    except LocalLLMError as error:
+        print(f'Couldn\'t set format: "{error}"')
+        return
+    if wanted != "json" and not isinstance(wanted, dict):
         print("Invalid or missing format. For 'json' mode use '/set format json'")
         return
-    chat.session.format = "json"
-    print("Set format to 'json' mode.")
+    chat.session.format = wanted
+    print("Set format to 'json' mode." if wanted == "json" else "Set format to a JSON Schema.")
 
 
 def _set_noformat(chat: Chat, text: str) -> None:
@@ -275,7 +280,7 @@ SETTINGS: tuple[tuple[str, Command, str, str], ...] = (
     ("nohistory", _switch_history(False), "nohistory", "Keep no history of prompts"),
     ("wordwrap", _switch("word_wrap", True, "wordwrap"), "wordwrap", "Wrap rows at words"),
     ("nowordwrap", _switch("word_wrap", False, "nowordwrap"), "nowordwrap", "Do not wrap rows"),
-    ("format", _set_format, "format json", "Answer in JSON"),
+    ("format", _set_format, "format json", "Answer in JSON, or by a schema: its text, or a file"),
     ("noformat", _set_noformat, "noformat", "Answer in any form"),
     ("verbose", _switch("verbose", True, "verbose"), "verbose", "Print timings after each answer"),
     ("quiet", _switch("verbose", False, "quiet"), "quiet", "Print no timings"),

@@ -81,9 +81,15 @@ def test_keepalive_takes_seconds_and_durations(daemon: Any, cli: Cli, given: str
     assert asked(daemon)["keep_alive"] == sent
 
 
-def test_a_schema_is_sent_as_an_object(daemon: Any, cli: Cli) -> None:
+def test_a_schema_is_sent_as_an_object(daemon: Any, cli: Cli, tmp_path: Path) -> None:
     cli("run", "m", "hi", "--format", '{"type": "object"}')
     assert asked(daemon)["format"] == {"type": "object"}
+    (tmp_path / "schema.json").write_text('{"type": "array"}')
+    cli("run", "m", "hi", "--format", str(tmp_path / "schema.json"))
+    assert daemon.bodies("/api/generate")[-1]["format"] == {"type": "array"}
+    (tmp_path / "list.json").write_text("[]")
+    result = cli("run", "m", "hi", "--format", str(tmp_path / "list.json"))
+    assert result.code == 1 and "list.json: expected an object" in result.err
 
 
 def test_unset_options_are_not_sent(daemon: Any, cli: Cli) -> None:
