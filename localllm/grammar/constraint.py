@@ -35,9 +35,6 @@ WIDE_BYTES = 32
 """A state of a DFA that goes on with so many bytes has its tokens computed once, wherever the DFA is used."""
 
 
-ROUTINES = (bytes_state, fill_tables, forced_bytes, keep_frame, keep_state, start_state, state_tokens, token_state)
-"""What matchers need to be compiled."""
-
 Cells = npt.NDArray[np.int32]
 
 

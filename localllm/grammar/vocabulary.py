@@ -17,9 +17,6 @@ from localllm.grammar.errors import TooComplexError
 
 Mask = npt.NDArray[np.uint32]
 
-ROUTINES = (build_trie, plain_rows, row_tokens)
-"""What vocabularies need to be compiled."""
-
 MAX_ROWS_BYTES = 64 << 20
 """Of known tokens by rows of DFAs; at that many all are forgotten."""
 MAX_TRIE = 1 << 23  # nodes: the size of a subtree has 23 bits

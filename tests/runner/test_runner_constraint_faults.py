@@ -15,6 +15,7 @@ from localllm import options as model_options
 from localllm.grammar import constraint, vocabulary
 from localllm.grammar.lazy import LazyStart
 from localllm.messages import GenerateRequest
+from localllm.runner import constrained
 from localllm.runner.constrained import Constrained
 from localllm.runner.constraints import Frame, compiler
 from localllm.runner.generation import MAX_DECODED, Generation
@@ -110,7 +111,7 @@ def test_what_constraints_need_is_compiled_at_once_and_before_the_steps(
     (routines,) = asked
     used = {
         value
-        for module in (constraint, vocabulary, compiler)
+        for module in (constraint, vocabulary, constrained)
         for value in vars(module).values()
         if isinstance(value, Routine)
     }

@@ -259,6 +259,15 @@ def test_calls_that_are_required(random_runner: Any) -> None:
         assert (result.text, result.done.done_reason) == ("", "stop")
 
 
+def test_a_function_that_is_named_is_called_once(random_runner: Any) -> None:
+    runner = random_runner(template=HERMES)
+    for seed in range(4):
+        options = {"temperature": 1.5, "seed": seed}
+        result = runner.chat([USER], tool_choice={"name": "get_weather"}, tools=[WEATHER, SEEK], options=options)
+        assert [call["name"] for call in result.functions] == ["get_weather"]
+        assert result.done.done_reason == "stop"
+
+
 def test_calls_of_strict_tools_in_free_text(script_runner: Any) -> None:
     pieces = [
         "Well. ",
@@ -292,7 +301,9 @@ def test_calls_of_strict_tools_in_free_text(script_runner: Any) -> None:
         ({"format": {"lark": ["a"]}}, 'format.lark: expected a grammar, not ["a"]'),
         ({"format": {"lark": "start: b"}}, '"b" is not defined'),
         ({"format": {"type": "object", "x-whitespace": "lots"}}, '#/x-whitespace: expected "compact" or "flexible"'),
-        ({"format": {"type": "flobject"}}, "flobject"),
+        ({"format": {"type": "flobject"}}, "JSON schema: #/type: "),
+        ({"format": {"x-lenient": "yes"}}, 'JSON schema: #/x-lenient: expected true or false, not "yes"'),
+        ({"format": False}, 'expected "json", a JSON schema or {"regex": …}'),
         ({"grammar": "root ::= missing"}, "missing"),
         ({"format": "json", "grammar": 'root ::= "a"'}, "format and grammar exclude each other"),
     ],

@@ -43,7 +43,9 @@ def compile_schema(
     """
     if isinstance(schema, str):
         schema = _parsed(schema)
-    is_lenient = isinstance(schema, dict) and schema.get(LENIENT_KEY) is True
+    is_lenient = schema.get(LENIENT_KEY, False) if isinstance(schema, dict) else False
+    if not isinstance(is_lenient, bool):
+        raise SchemaError(f"expected true or false, not {json.dumps(is_lenient)}", path=f"#/{LENIENT_KEY}")
     shapes = normalize(schema, is_lenient=is_lenient)
     return CompiledSchema(emit(shapes, whitespace=whitespace, order=order), shapes.warnings)
 

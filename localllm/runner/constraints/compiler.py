@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from kernels_cpu.compile import compile_all
-from kernels_cpu.masking import masked
+from kernels_cpu.compile import compile_all, constraint_kernels
 from localllm.errors import RequestError
-from localllm.grammar.constraint import ROUTINES as CONSTRAINT_ROUTINES
 from localllm.grammar.constraint import Constraint
 from localllm.grammar.errors import TooComplexError
 from localllm.grammar.expressions import Grammar
 from localllm.grammar.lazy import read_triggers
-from localllm.grammar.vocabulary import ROUTINES as VOCABULARY_ROUTINES
 from localllm.grammar.vocabulary import Vocabulary
 from localllm.messages import GenerateRequest
 from localllm.runner.checks import function_of, is_strict, shown_tools
@@ -145,7 +142,8 @@ class Constraints:
             arguments[name], told = self._arguments(name, schema, name in strict, form)
             warnings += [f"tools.{name}.parameters: {warning}" for warning in told]
         is_required = choice is not None
-        return Calls(arguments, form, is_required, wish["is_single"]), tuple(warnings)
+        is_single = wish["is_single"] or isinstance(choice, dict)
+        return Calls(arguments, form, is_required, is_single), tuple(warnings)
 
     def _arguments(
         self, name: str, schema: Any, is_strict: bool, form: CallForm | None
@@ -170,7 +168,7 @@ class Constraints:
         return self._schema(json.dumps(schema, ensure_ascii=False))
 
     def _make_vocabulary(self) -> Vocabulary:
-        compile_all([masked, *VOCABULARY_ROUTINES, *CONSTRAINT_ROUTINES])  # here, not in the thread of the steps
+        compile_all(constraint_kernels())  # here, not in the thread of the steps
         return vocabulary_of(self._name, self._tokenizer, self._n_vocab)
 
 

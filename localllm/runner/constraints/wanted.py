@@ -63,7 +63,10 @@ def wanted_of_format(value: Any, token_ids: TokenIds) -> Wanted:
         raise RequestError(f'format: expected "json", a JSON schema or {_own_forms()}, not {shown}')
     own = [key for key in OWN_KEYS if key in value]
     if not own or _SCHEMA_KEYS & value.keys():
-        return wanted_of_schema(value)
+        try:
+            return wanted_of_schema(value)
+        except RequestError as error:
+            raise RequestError(f"JSON schema: {error}") from error
     if len(value) > 1:
         other = next(key for key in value if key != own[0])
         raise RequestError(f'format: "{own[0]}" stands alone, not beside "{other}"')
