@@ -14,8 +14,12 @@ import openai
 import pydantic
 import pytest
 
+from localllm.grammar.gbnf import parse_gbnf
+from localllm.grammar.twin import Matcher, matches
+
 pytestmark = pytest.mark.integration
 NAME = "smollm2-structured"
+GRAMMARS = Path(__file__).parents[1] / "fixtures" / "grammar"
 ASKED = [{"role": "user", "content": "Invent a person and describe them as JSON."}]
 
 
@@ -95,3 +99,29 @@ def test_steps_give_the_text_of_jumps(smollm2: Any) -> None:
     stepped = smollm2.post("/api/chat", {**body, "logprobs": True})
     assert jumped["message"] == stepped["message"]
     assert len(stepped["logprobs"]) == stepped["eval_count"] == jumped["eval_count"]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GRAMMARS.glob("*.gbnf")))
+def test_sample_grammars_generate(smollm2: Any, name: str) -> None:
+    text = (GRAMMARS / f"{name}.gbnf").read_text(encoding="utf-8")
+    grammar = parse_gbnf(text)
+    prompt = f"Write an example of {grammar_of(text)}"
+
+    def ask(seed: int) -> Any:
+        options = {"temperature": 1.5, "seed": seed, "num_predict": 60}
+        return smollm2.post("/api/generate", {"model": NAME, "prompt": prompt, "grammar": text, "options": options})
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(6)))
+    for answer in answers:
+        data = answer["response"].encode()
+        if answer["done_reason"] == "stop":
+            assert matches(grammar, data), answer["response"]
+        else:
+            assert answer["done_reason"] == "length" and Matcher(grammar).accept_bytes(data), answer["response"]
+    assert len({answer["response"] for answer in answers}) > 1 and any(answer["response"] for answer in answers)
+
+
+def grammar_of(text: str) -> str:
+    """What a grammar's first line says that it is for."""
+    return text.splitlines()[0].removeprefix("# ")
