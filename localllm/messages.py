@@ -7,6 +7,7 @@ an object whose `type` names one of the classes below.
     runner -> daemon    progress*, then ready or failed;
                         per request: chunk*, then done or error
                         (rendered, tokens, text, embeddings or scores instead, where the request asked for that)
+                        figures, of no request, after a change
 """
 
 import dataclasses
@@ -378,11 +379,56 @@ class Scores(Message):
     stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
 
 
+@dataclass(frozen=True)
+class Counts(Record):
+    """How often something happened in a runner, for all its requests together.
+
+    `prompt_tokens` were evaluated as parts of prompts or inputs, `prompt_tokens_cached` found in the KV cache instead,
+    of `prompt_cache_lookups` prompts, `prompt_cache_hits` of which found some. `forced_tokens` are those of
+    `generated_tokens` that a constraint left no choice of. A shift drops the middle of a full context.
+    `kv_cache_page_evictions` are pages of known tokens that were given up for others.
+    """
+
+    prompt_tokens: int = 0
+    prompt_tokens_cached: int = 0
+    prompt_cache_lookups: int = 0
+    prompt_cache_hits: int = 0
+    generated_tokens: int = 0
+    forced_tokens: int = 0
+    constrained_answers: int = 0
+    context_shifts: int = 0
+    kv_cache_page_evictions: int = 0
+
+
+@dataclass(frozen=True)
+class Levels(Record):
+    """How much of something there is in a runner now: requests in its steps and before them, pages of the KV cache,
+    those that sequences hold. Others may hold tokens of requests that have ended."""
+
+    sequences_running: int = 0
+    sequences_waiting: int = 0
+    kv_cache_pages: int = 0
+    kv_cache_pages_used: int = 0
+
+
+@dataclass(frozen=True)
+class Figures(Message):
+    """What has happened since the last Figures, and how things stand: at most once a second while there is work, and
+    at once where it ends. `token_gaps` are counts of a Distribution: times between the tokens of an answer."""
+
+    type = "figures"
+
+    counts: Counts = field(default_factory=Counts, metadata={"record": Counts})
+    levels: Levels = field(default_factory=Levels, metadata={"record": Levels})
+    token_gaps: list[int] = field(default_factory=list)
+    token_gaps_s: float = 0.0
+
+
 MESSAGES: dict[str, type[Message]] = {
     cls.type: cls
     for cls in (
         *(LoadRequest, GenerateRequest, Embed, Rank, Cancel, Tokenize, Detokenize, Shutdown),
-        *(Progress, Ready, Failed, Chunk, Done, Error, Rendered, Tokens, Text, Embeddings, Scores),
+        *(Progress, Ready, Failed, Chunk, Done, Error, Rendered, Tokens, Text, Embeddings, Scores, Figures),
     )
 }
 

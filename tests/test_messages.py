@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from localllm import messages
 from localllm.messages import (
     Chunk,
+    Counts,
     Done,
+    Figures,
     FrameError,
     GenerateRequest,
+    Levels,
     LoadRequest,
     Message,
     ModelSpec,
@@ -31,6 +34,7 @@ SAMPLES: list[Message] = [
     GenerateRequest("1", "chat", messages=[{"role": "user", "content": "ü\ud800 🦙"}], think="high", format={"a": 1}),
     Chunk("1", text="é", tool_calls=[{"id": "x"}], logprobs=[{"token": "a", "logprob": -1.5}]),
     Done("1", stats=Stats(1, 2, 3, 4, 5, 6), context=[1, 2], truncated={"tokens": 3}),
+    Figures(Counts(prompt_tokens=1), Levels(1, 2, 3, 4), [0, 1], 0.5),
     Shutdown(),
 ]
 

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from localllm.engine import Entry
-from localllm.messages import Message
+from localllm.messages import Levels, Message
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
+from localllm.runner.meter import Meter
 from localllm.runner.sequences import SequenceLike
 from localllm.runner.vectors import STEP_ROWS, VectorJob
 
@@ -33,6 +34,15 @@ class EngineLike(Protocol):
     @property
     def n_vocab(self) -> int: ...
 
+    @property
+    def n_pages(self) -> int: ...
+
+    @property
+    def n_pages_free(self) -> int: ...
+
+    @property
+    def n_pages_evicted(self) -> int: ...
+
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> SequenceLike: ...
 
     def step(self, entries: Any) -> Sequence[npt.NDArray[np.float32] | None]: ...
@@ -49,6 +59,8 @@ class Batch:
         self._engine = engine
         self._n_parallel = n_parallel
         self._send = send
+        self._meter = Meter(send)
+        self._n_evicted = 0
         self._active: list[Generation] = []
         self._waiting: deque[Generation] = deque()
         self._jobs: deque[VectorJob] = deque()
@@ -87,6 +99,20 @@ class Batch:
         """Step for as long as there is work, else wait for some."""
         while self._wait_for_work():
             self.step()
+            self.report()
+
+    def report(self) -> None:
+        """Send figures, where it is time to."""
+        with self._changed:
+            n_jobs = len(self._jobs)
+            n_running, n_waiting = len(self._active) + min(n_jobs, 1), len(self._waiting) + max(n_jobs - 1, 0)
+        if not self._meter.is_due(n_running > 0):
+            return
+        engine = self._engine
+        n_evicted, self._n_evicted = self._n_evicted, engine.n_pages_evicted
+        self._meter.count("kv_cache_page_evictions", self._n_evicted - n_evicted)
+        n_used = engine.n_pages - engine.n_pages_free
+        self._meter.report(Levels(n_running, n_waiting, engine.n_pages, n_used))
 
     def _wait_for_work(self) -> bool:
         with self._changed:
@@ -99,7 +125,7 @@ class Batch:
         self._give_way_to_interactive()
         self._admit()
         for generation in self._active:
-            generation.make_room()
+            self._make_room(generation)
         self._remove_done()
         planned = self._plan()
         if planned:
@@ -116,11 +142,18 @@ class Batch:
             return
         is_beside_decode = any(g.is_decoding for g in self._active)
         n_rows = PREFILL_BESIDE_DECODE if is_beside_decode else min(STEP_ROWS, self._engine.n_batch)
+        n_evaluated = job.n_evaluated
         job.step(n_rows, is_alone)
+        self._meter.count("prompt_tokens", job.n_evaluated - n_evaluated)
         if job.is_done:
             job.adapters.release()
             with self._changed:
                 self._jobs.remove(job)
+
+    def _make_room(self, generation: Generation) -> None:
+        n_shifts = generation.n_shifts
+        generation.make_room()
+        self._meter.count("context_shifts", generation.n_shifts - n_shifts)
 
     def _remove_canceled(self) -> None:
         with self._changed:
@@ -141,7 +174,7 @@ class Batch:
             is_wanted = any(g.is_interactive for g in (*self._active, *self._waiting))
         paused = [g for g in self._active if is_wanted and not g.is_interactive]
         for generation in paused:
-            generation.make_room()  # a full sequence could not be evaluated again as it is
+            self._make_room(generation)  # a full sequence could not be evaluated again as it is
         self._remove_done()
         for generation in reversed([g for g in paused if not g.is_done]):
             generation.pause().close()
@@ -152,7 +185,9 @@ class Batch:
     def _admit(self) -> None:
         while (generation := self._next()) is not None:
             try:
-                generation.start(self._engine.open_sequence(generation.pending, generation.adapters.key))
+                seq = self._engine.open_sequence(generation.pending, generation.adapters.key)
+                self._meter.admitted(generation, len(seq))
+                generation.start(seq)
             except Exception as error:
                 self._fail(generation, error)
 
@@ -196,7 +231,8 @@ class Batch:
             return
         for (generation, n), logits in zip(planned, results, strict=True):
             try:
-                generation.advance(n, None if logits is None else logits[-1])
+                with self._meter.advancing(generation, n):
+                    generation.advance(n, None if logits is None else logits[-1])
             except Exception as error:
                 self._fail(generation, error)
 

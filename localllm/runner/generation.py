@@ -37,6 +37,7 @@ class Generation:
     that its constraint, `compiled`, leaves no choice of. Without `jumps`, and where log-probabilities are wanted, the
     same tokens are evaluated one by one.
 
+    `n_forced` counts the tokens that there was no choice of, `n_shifts` how often the context was full.
     `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent. Whoever
     takes it out of the way releases its `adapters`.
     """
@@ -60,6 +61,7 @@ class Generation:
         self.seq: SequenceLike | None = None
         self.pending: list[int] = list(prompt.tokens)
         self.is_done = False
+        self.n_forced = self.n_shifts = 0
         self._request = request
         self._sampler = sampler
         self._tokenizer = tokenizer
@@ -84,6 +86,20 @@ class Generation:
     def is_decoding(self) -> bool:
         """What is waiting are tokens of the answer, no more than belong into one step."""
         return bool(self._generated) and 1 <= len(self.pending) <= MAX_DECODED
+
+    @property
+    def n_generated(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self._generated)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it has been admitted to the batch, though it may be paused."""
+        return self._started_ns > 0
+
+    @property
+    def is_constrained(self) -> bool:
+        return self._compiled is not None
 
     @property
     def n_ready(self) -> int:
@@ -133,6 +149,7 @@ class Generation:
         self.seq.truncate(n_keep)
         self.pending = tokens[n_keep + n_drop :] + self.pending
         self._n_shifted += n_drop
+        self.n_shifts += 1
 
     def advance(self, n_evaluated: int, logits: npt.NDArray[np.float32] | None) -> None:
         """After a step that evaluated `n_evaluated` pending tokens; `logits` (float32 [n_vocab]) of the last of them,
@@ -174,6 +191,7 @@ class Generation:
     def _pass_over(self, token: int, logits: npt.NDArray[np.float32] | None = None) -> None:
         """Take a token that there was no choice of; its logits are known where it waited for its turn."""
         self._sampler.pass_over(token)
+        self.n_forced += 1
         self._add(token, None if logits is None else self._logprob_entry(logits, token))
 
     def _sampled(self, logits: npt.NDArray[np.float32]) -> int:

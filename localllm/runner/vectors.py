@@ -77,7 +77,8 @@ class Reading:
 class VectorJob:
     """Evaluates inputs and hands their rows, one an input, in order, to `finish`; `fail` gets what goes wrong.
 
-    The rows are what stands for a text, or scores with `is_ranking`. Whoever takes it out of the way releases its
+    The rows are what stands for a text, or scores with `is_ranking`. `n_evaluated` counts tokens, those again that were
+    evaluated again for want of room. Whoever takes it out of the way releases its
     `adapters`.
     """
 
@@ -97,6 +98,7 @@ class VectorJob:
         self.id = request_id
         self.is_interactive = is_interactive
         self.is_done = False
+        self.n_evaluated = 0
         self._engine = engine
         pooling = "last" if engine.is_bidirectional or is_ranking else engine.pooling
         self._readings = [Reading(tokens, pooling) for tokens in inputs]
@@ -168,6 +170,7 @@ class VectorJob:
                 self.close()
                 return False
         for (reading, n), rows in zip(planned, results, strict=True):
+            self.n_evaluated += n
             reading.advance(n, rows)
             if reading.n_left == 0:
                 assert reading.seq is not None

@@ -1,6 +1,7 @@
 """Which models are resident: queue, loading, keep-alive, unloading; it knows nothing of HTTP, prompts or tokens."""
 
 from localllm.scheduler.background import BackgroundScheduler
+from localllm.scheduler.figures import ModelFigures
 from localllm.scheduler.scheduler import Lease, RunningModel, Scheduler
 
-__all__ = ["BackgroundScheduler", "Lease", "RunningModel", "Scheduler"]
+__all__ = ["BackgroundScheduler", "Lease", "ModelFigures", "RunningModel", "Scheduler"]

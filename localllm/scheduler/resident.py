@@ -22,6 +22,8 @@ from localllm.messages import (
     Embeddings,
     Error,
     Failed,
+    Figures,
+    Levels,
     LoadRequest,
     Message,
     Progress,
@@ -65,9 +67,18 @@ class State(enum.Enum):
 
 
 class Resident:
-    """A runner process with one model. Made by the scheduler, which alone changes `active` and `keep_alive_ns`."""
+    """A runner process with one model. Made by the scheduler, which alone changes `active` and `keep_alive_ns`.
 
-    def __init__(self, want: LoadRequest, keep_alive_ns: int, on_exit: Callable[["Resident"], None]) -> None:
+    `on_figures` gets what the process counted, whose `levels` are kept.
+    """
+
+    def __init__(
+        self,
+        want: LoadRequest,
+        keep_alive_ns: int,
+        on_exit: Callable[["Resident"], None],
+        on_figures: Callable[["Resident", Figures], None] = lambda resident, figures: None,
+    ) -> None:
         self.key = model_key(want)
         self.want = want
         self.state = State.LOADING
@@ -77,12 +88,16 @@ class Resident:
         self.n_background = 0
         self.is_preempted = False
         self.draining = False
+        self.has_died = False
+        self.is_leaving = False
+        self.levels = Levels()
         self.hang_timeout_s = HANG_TIMEOUT_S
         self.weights_bytes = 0
         self.expiry_timer: asyncio.TimerHandle | None = None
         self.idle_since_ns = time.time_ns()
         self.process: RunnerProcess | None = None
         self._on_exit = on_exit
+        self._on_figures = on_figures
         self._load_messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._streams: dict[str, asyncio.Queue[Message | LocalLLMError]] = {}
         self._last_sign = (0.0, time.monotonic())
@@ -135,6 +150,10 @@ class Resident:
 
     def _receive(self, message: Message) -> None:
         self._last_sign = (self._last_sign[0], time.monotonic())
+        if isinstance(message, Figures):
+            self.levels = message.levels
+            self._on_figures(self, message)
+            return
         if self.state is State.LOADING:
             self._load_messages.put_nowait(message)
             return
@@ -158,6 +177,7 @@ class Resident:
             return RunnerError("the model was unloaded while it was answering")
         note = self.process.death_note()
         if self.state is State.READY:  # while loading, the load itself says what happened
+            self.has_died = True
             logger.error("runner %d of %s died: %s", self.process.pid, self.want.model.name, note)
         return RunnerError(STOPPED_UNEXPECTEDLY, hint=f"see the log of localllm; {note}")
 

@@ -25,10 +25,12 @@ from typing import Any
 
 from localllm.errors import LocalLLMError, RunnerError, ServerBusyError
 from localllm.messages import (
+    Chunk,
     Detokenize,
     Embed,
     Embeddings,
     Error,
+    Figures,
     GenerateRequest,
     LoadRequest,
     Message,
@@ -42,6 +44,7 @@ from localllm.messages import (
     Tokens,
 )
 from localllm.scheduler import memory
+from localllm.scheduler.figures import ModelFigures, figures_of
 from localllm.scheduler.resident import (
     TERMINAL,
     UNWANTED_HANG_TIMEOUT_S,
@@ -52,6 +55,7 @@ from localllm.scheduler.resident import (
     model_key,
 )
 from localllm.scheduler.spare import SpareRunner
+from localllm.scheduler.tallies import Tallies
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +76,7 @@ class _Waiter:
     granted: "asyncio.Future[Resident]"
     on_progress: Callable[[Progress], None] | None = None
     is_interactive: bool = True
+    since_s: float = field(default_factory=time.monotonic)
     key: ModelKey = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,7 @@ class Lease:
         self._resident = resident
         self._waiter = waiter
         self._released = False
+        self._has_answered = False
 
     @property
     def ready(self) -> Ready:
@@ -144,6 +150,9 @@ class Lease:
                     raise message
                 if isinstance(message, Error):
                     raise error_of(message.kind, message.error, message.hint, message.fields)
+                if isinstance(message, Chunk) and not self._has_answered:
+                    self._has_answered = True
+                    self._scheduler._first_token(self._waiter)
                 yield message
         finally:
             if not finished:
@@ -238,6 +247,7 @@ class Scheduler:
         self._load_timeout_s = load_timeout_s
         self._estimate = estimate
         self._available_bytes = available_bytes
+        self._tallies = Tallies()
         self._residents: dict[ModelKey, Resident] = {}
         self._pending: list[_Waiter] = []
         self._load_task: asyncio.Task[None] | None = None
@@ -263,7 +273,7 @@ class Scheduler:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        await asyncio.gather(*(self._unload(resident) for resident in list(self._residents.values())))
+        await asyncio.gather(*(self._unload(resident, "shutdown") for resident in list(self._residents.values())))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._spare.stop()
 
@@ -284,11 +294,13 @@ class Scheduler:
             raise RunnerError("the server is shutting down")
         granted = asyncio.get_running_loop().create_future()
         waiter = _Waiter(want, keep_alive_ns, granted, on_progress, is_interactive)
+        tally = self._tallies.asked_for(want.model.name)
         self._pending.append(waiter)
         self._dispatch()
         n_waiting = sum(other.is_interactive for other in self._pending)
         if is_interactive and waiter in self._pending and n_waiting > self._max_queue:
             self._pending.remove(waiter)
+            tally.refusals += 1
             raise ServerBusyError(BUSY)
         try:
             return Lease(self, await waiter.granted, waiter)
@@ -332,7 +344,7 @@ class Scheduler:
         resident.hang_timeout_s = UNWANTED_HANG_TIMEOUT_S
         stuck = resident.process is not None and resident.process.is_stopped()
         if resident.state is State.STOPPING or (resident.state is State.READY and (stuck or not resident.active)):
-            await self._unload(resident)
+            await self._unload(resident, "request")
         return True
 
     async def expire(self, digest: str) -> None:
@@ -341,7 +353,27 @@ class Scheduler:
         for key in keys:
             await self.unload(key)
 
+    def forget(self, name: str) -> None:
+        """No longer count what happened with a model of this name, which was deleted."""
+        self._tallies.forget(name)
+
+    def figures(self) -> dict[str, ModelFigures]:
+        """What happened with each model, and how it stands, by its name.
+
+        Weights that several names share are counted under the name that was asked for last.
+        """
+        waiting = [waiter.want.model.name for waiter in self._pending if not waiter.granted.done()]
+        return figures_of(self._tallies, waiting, self._residents.values())
+
     # The rest is the scheduler's own.
+
+    def _count(self, resident: Resident, figures: Figures) -> None:
+        self._tallies.of(resident.want.model.name).add(figures)
+
+    def _first_token(self, waiter: _Waiter) -> None:
+        if waiter.is_interactive:
+            tally = self._tallies.of(waiter.want.model.name)
+            tally.first_token_s.observe(time.monotonic() - waiter.since_s)
 
     def _dispatch(self) -> None:
         held_back: set[ModelKey] = set()
@@ -375,6 +407,7 @@ class Scheduler:
         resident.active += 1
         if waiter.is_interactive:
             resident.used_interactively()
+            self._tallies.of(waiter.want.model.name).queue_s.observe(time.monotonic() - waiter.since_s)
             resident.keep_alive_ns = waiter.keep_alive_ns
         else:
             resident.n_background += 1
@@ -402,15 +435,18 @@ class Scheduler:
     def _begin_unload(self, resident: Resident) -> None:
         if resident.state is State.READY and not resident.active:
             resident.state = State.STOPPING
-            self._spawn(self._unload(resident))
+            self._spawn(self._unload(resident, "keep_alive"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _unload(self, resident: Resident) -> None:
+    async def _unload(self, resident: Resident, why: str) -> None:
         logger.info("unloading %s", resident.want.model.name)
+        if not resident.is_leaving:
+            resident.is_leaving = True
+            self._tallies.of(resident.want.model.name).unloads[why] += 1
         await resident.stop()
         self._forget(resident)
         self._dispatch()
@@ -418,6 +454,8 @@ class Scheduler:
             self._spare.prepare()
 
     def _runner_exited(self, resident: Resident) -> None:
+        if resident.has_died:
+            self._tallies.of(resident.want.model.name).runner_deaths += 1
         self._forget(resident)
         self._dispatch()
 
@@ -432,17 +470,21 @@ class Scheduler:
             old = self._residents.get(key)
             if old is not None:
                 want = replace(want, num_ctx=max(want.num_ctx, old.want.num_ctx))
-                await self._displace(old)
+                await self._displace(old, "reload")
             estimate = await asyncio.to_thread(self._estimate_or_raise, want)
             fitted = await self._make_room(waiter, want, estimate)
-            resident = Resident(fitted, waiter.keep_alive_ns, self._runner_exited)
+            resident = Resident(fitted, waiter.keep_alive_ns, self._runner_exited, self._count)
             resident.weights_bytes = estimate.weights_bytes
             self._residents[key] = resident
+            started_s = time.monotonic()
             try:
                 await resident.load(self._spare, self._load_timeout_s, lambda p: self._tell(key, p))
             except BaseException:
                 self._forget(resident)
                 raise
+            tally = self._tallies.of(want.model.name)
+            tally.loads += 1
+            tally.load_s.observe(time.monotonic() - started_s)
             logger.info("loaded %s: context %d, runner %d", want.model.name, resident.ready.n_ctx, resident.pid)
             # What was asked for counts in `serves`, or a shrunk context would be reloaded for ever.
             resident.want = replace(fitted, num_ctx=want.num_ctx)
@@ -477,6 +519,7 @@ class Scheduler:
         What is too busy for a request that is not interactive need not be so for others.
         """
         key = model_key(want)
+        self._tallies.of(want.model.name).load_failures += not isinstance(error, ServerBusyError)
         for waiter in list(self._pending):
             if waiter.is_interactive and isinstance(error, ServerBusyError):
                 continue
@@ -518,7 +561,7 @@ class Scheduler:
                 raise ServerBusyError(WANTED)
         victim = min(others, key=lambda one: (one.n_interactive > 0, one.active > 0, one.keep_alive_ns, one.key[0]))
         if not victim.n_interactive:
-            await self._displace(victim)
+            await self._displace(victim, "room")
             return
         victim.draining = True
         self._changed.clear()
@@ -528,10 +571,11 @@ class Scheduler:
         waits = any(waiter.is_interactive and waiter.key == resident.key for waiter in self._pending)
         return waits or resident.is_in_interactive_use()
 
-    async def _displace(self, resident: Resident) -> None:
-        """Unload a model for another's sake; requests that are not interactive end, to be asked again."""
+    async def _displace(self, resident: Resident, why: str) -> None:
+        """Unload a model for another's sake, or to load it anew; requests that are not interactive end, to be asked
+        again."""
         resident.is_preempted = resident.n_background > 0
-        await self._unload(resident)
+        await self._unload(resident, why)
 
     def _shrink(self, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
         available = self._available_bytes()

@@ -24,6 +24,7 @@ from localllm.server import (
     generate,
     listing,
     load,
+    metrics,
     openai,
     openai_batches,
     openapi,
@@ -36,6 +37,7 @@ from localllm.server import (
     tokens,
 )
 from localllm.server.access import AccessMiddleware
+from localllm.server.answer_counts import AnswerCounts, CountingMiddleware
 from localllm.server.daemon import Daemon
 from localllm.server.errors import STATUS, APIError, Refusal, Refusals, refusal, response_of
 from localllm.server.key_check import KeyMiddleware
@@ -70,6 +72,7 @@ ROUTES = (
     Route("/api/blobs/{digest}", blobs.take_blob, methods=["POST"]),
     *cloud.ROUTES,
     *anthropic.ROUTES,
+    Route("/metrics", metrics.metrics, methods=["GET"]),
     Route("/openapi.json", openapi.openapi, methods=["GET"]),
     Route("/docs", openapi.docs, methods=["GET"]),
     *openai.ROUTES,
@@ -80,9 +83,11 @@ ROUTES = (
 def create_app(daemon: Daemon) -> Starlette:
     """The application of one daemon; its lifespan starts and stops the scheduler."""
     settings = daemon.settings
+    counts = AnswerCounts()
     app = Starlette(
         routes=list(ROUTES),
         middleware=[
+            Middleware(CountingMiddleware, counts=counts, routes=ROUTES),
             Middleware(AccessMiddleware, is_loopback=settings.is_loopback, origins=settings.origins),
             Middleware(UnforeseenMiddleware, refusals=REFUSALS),
             Middleware(KeyMiddleware, keys=settings.keys, refusals=REFUSALS),
@@ -101,6 +106,7 @@ def create_app(daemon: Daemon) -> Starlette:
         lifespan=_lifespan,
     )
     app.state.daemon = daemon
+    app.state.answer_counts = counts
     app.state.refusals = REFUSALS
     app.state.batch_worker = openai_batches.worker_of(app, daemon)
     return app

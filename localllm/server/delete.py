@@ -40,6 +40,7 @@ async def delete(request: Request) -> Response:
         await asyncio.to_thread(daemon.store.delete, name)
     except ModelNotFoundError:
         raise APIError(404, f"model '{shown}' not found") from None
+    daemon.scheduler.forget(name.short)
     await daemon.scheduler.expire(manifest.digest if manifest else "")
     if manifest:
         await asyncio.to_thread(_forget_weights, daemon, manifest)

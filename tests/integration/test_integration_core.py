@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ollama
+from prometheus_client.parser import text_string_to_metric_families
 
 Model = Callable[[str], str]
 GREEDY = {"temperature": 0}
@@ -47,6 +48,30 @@ def test_a_chat_sees_its_messages(server: Any, model: Model) -> None:
     assert server.post("/api/chat", body)["prompt_eval_count"] == len("uSEuhiEa")
     lines = server.lines("/api/chat", body)
     assert "".join(line["message"]["content"] for line in lines) == "Once upon a time"
+
+
+def test_metrics_agree_with_an_answer(server: Any, model: Model) -> None:
+    names = ("generated_tokens", "prompt_tokens", "prompt_tokens_cached", "time_between_tokens_seconds")
+
+    def figures() -> list[float]:
+        families = {family.name: family for family in text_string_to_metric_families(server.http.get("/metrics").text)}
+        samples = [sample for name in names for sample in families[f"localllm_{name}"].samples]
+        return [
+            sum(s.value for s in samples if s.name in (f"localllm_{name}_total", f"localllm_{name}_count"))
+            for name in names
+        ]
+
+    body = {"model": model("story"), "prompt": "metrics", "stream": False, "options": GREEDY}
+    server.post("/api/generate", {"model": "story", "keep_alive": 0})  # what earlier requests did has been told then
+    before = figures()
+    answers = [server.post("/api/generate", body) for _ in range(2)]
+    n_cached = sum(answer.get("prompt_eval_cached_count", 0) for answer in answers)
+    n_prompt, n_generated = (sum(a[f"{name}eval_count"] for a in answers) for name in ("prompt_", ""))
+    wanted = [n_generated, n_prompt - n_cached, n_cached, n_generated - len(answers)]
+    deadline = time.monotonic() + 5
+    while [after - old for after, old in zip(figures(), before, strict=True)] != wanted:
+        assert time.monotonic() < deadline, (before, figures(), wanted)
+        time.sleep(0.05)
 
 
 def test_tokens_there_and_back(server: Any, model: Model) -> None:

@@ -51,7 +51,10 @@ class FakeSequence:
 
 
 class FakeEngine:
-    """`logits_of(tokens)` are the logits after `tokens`. `steps` records (slot, tokens, wanted) of each entry."""
+    """`logits_of(tokens)` are the logits after `tokens`. `steps` records (slot, tokens, wanted) of each entry.
+
+    A page of its cache is one token.
+    """
 
     def __init__(
         self, n_vocab: int, logits_of: LogitsOf, n_ctx: int, n_batch: int, n_slots: int, n_tokens: int
@@ -63,6 +66,15 @@ class FakeEngine:
         self.closed_sequences: list[FakeSequence] = []
         self.steps: list[list[tuple[FakeSequence, list[int], str]]] = []
         self.before_step: Callable[[Sequence[Any]], None] = lambda entries: None
+        self.n_pages_evicted = 0
+
+    @property
+    def n_pages(self) -> int:
+        return self.n_tokens
+
+    @property
+    def n_pages_free(self) -> int:
+        return self.n_tokens - sum(len(seq) for seq in self.open_sequences)
 
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> FakeSequence:
         if len(self.open_sequences) >= self.n_slots:

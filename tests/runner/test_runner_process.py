@@ -25,6 +25,7 @@ from localllm.messages import (
     Done,
     Error,
     Failed,
+    Figures,
     GenerateRequest,
     LoadRequest,
     Message,
@@ -61,6 +62,7 @@ class Pipes:
         out_read, out_write = os.pipe()
         self.to_runner, self.from_runner = os.fdopen(in_write, "wb"), os.fdopen(out_read, "rb")
         self.exits: list[int] = []
+        self.figures: list[Figures] = []
         self.stdin, self.stdout = os.fdopen(in_read, "rb"), os.fdopen(out_write, "wb")
         self.outbox = Outbox(self.stdout)
         service = Service(self.outbox, load, self.exits.append)
@@ -80,7 +82,9 @@ class Pipes:
         self.to_runner.flush()
 
     def receive(self) -> Message:
-        message = read_frame(self.from_runner)
+        """The next message that is no Figures: these are collected in `figures`."""
+        while isinstance(message := read_frame(self.from_runner), Figures):
+            self.figures.append(message)
         assert message is not None
         return message
 
@@ -132,6 +136,18 @@ def test_a_conversation_over_the_pipe(pipes: Any) -> None:
     runner.send(Shutdown())
     runner.thread.join(5)
     assert not runner.thread.is_alive()
+
+
+def test_figures_follow_the_end_of_the_work(pipes: Any) -> None:
+    runner = pipes()
+    runner.send(LoadRequest(SPEC), request("0"))
+    assert isinstance(runner.receive(), Ready)
+    (*_, done) = runner.answer()
+    figures = read_frame(runner.from_runner)
+    assert isinstance(done, Done) and isinstance(figures, Figures)
+    counted = sum(message.counts.generated_tokens for message in (*runner.figures, figures))
+    assert counted == done.stats.eval_count
+    assert figures.levels.sequences_running == 0 and figures.levels.kv_cache_pages == 4096
 
 
 def test_cancel_over_the_pipe(pipes: Any) -> None:

@@ -15,6 +15,7 @@ The prompt (or the last chat message; as tokens, its bytes) is a script of words
     !options    the options as JSON                         !request   the whole request as JSON
     !pid        the process id                              !call      a tool call
     !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
+    !figures:N  figures: N prompt tokens, a gap of 2 ms between tokens, N of 8 pages used
     !stop:W     ends at once, by the stop string W              !text:B     the text whose base64 is B
 
 The vector of an input is its length, its place among the inputs, dimensions and normalise; a document's score is its
@@ -33,13 +34,16 @@ import time
 from localllm.messages import (
     Cancel,
     Chunk,
+    Counts,
     Detokenize,
     Done,
     Embed,
     Embeddings,
     Error,
     Failed,
+    Figures,
     GenerateRequest,
+    Levels,
     LoadRequest,
     Message,
     Progress,
@@ -137,6 +141,9 @@ def act(request: GenerateRequest, word: str, name: str, argument: str) -> None:
         while request.id not in canceled:
             send(Chunk(request.id, "x"))
             time.sleep(0.01)
+    elif name == "!figures":
+        n = int(argument)
+        send(Figures(Counts(prompt_tokens=n), Levels(1, 0, 8, n), [0, 1, *[0] * 14], 0.002))
     elif name == "!flood":
         for _ in range(int(argument)):
             send(Chunk(request.id, "x"))
