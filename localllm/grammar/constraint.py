@@ -82,11 +82,19 @@ class Constraint:
 
     def answer(self, routine: Callable[..., int], *args: int) -> int:
         """What a routine says in the end, after what it wants has been made. Raises: TooComplexError."""
+        if self._known_bytes > MAX_KNOWN_BYTES:  # here, so that all that one answer needs is there at once
+            self._array(layout.ROW_INFO)[list(self._known), 0] = layout.WIDE
+            self._known.clear()
+            self._known_bytes = 0
         while (found := routine(*args)) < 0:
             if found == layout.GROW:
-                self._grow()
+                if not self._grow():
+                    self.tidy()
+                    most = f"{MAX_ROOM[0]:,} states, or {MAX_ROOM[1]:,} parts of them"
+                    raise TooComplexError(f"what may come next needs more than {most}")
             elif found == layout.WANT_ROW:
                 self._learn_row(int(self._record[layout.WANTED]))
+                self._record[layout.SPENT] = 0  # each row is learnt once, and what came before it is done again
             elif found == layout.WANT_MASKS:
                 self._array(layout.STATES)[:, 3] = layout.UNKNOWN
                 self._record[layout.N_MASKS] = 0
@@ -141,10 +149,6 @@ class Constraint:
         first, dfa = dfas[bisect.bisect_right(dfas, row, key=lambda owned: owned[0]) - 1]
         known = self.vocabulary.row_tokens(dfa, self._program.delta[first : first + dfa.n_states], row - first)
         info = self._array(layout.ROW_INFO)
-        if self._known_bytes > MAX_KNOWN_BYTES:
-            info[list(self._known), 0] = layout.WIDE
-            self._known.clear()
-            self._known_bytes = 0
         self._known[row] = known
         self._known_bytes += known.n_bytes
         kind = layout.KNOWN_BY_REST if known.by_rest else layout.KNOWN
@@ -170,25 +174,26 @@ class Constraint:
         self._put(layout.PAIRS, np.empty((n_pairs, 3), np.int32))
         self._put(layout.FRAME_TABLE, np.zeros(2 * n_frames, np.int32))
 
-    def _grow(self) -> None:
-        """Twice the room, where half of it is used. Raises: TooComplexError."""
+    def _grow(self) -> bool:
+        """Twice the room, where half of it is used; False where there is all the room that may be."""
         record = self._record
         used = record[[layout.N_STATES, layout.N_CELLS, layout.N_FRAMES, layout.N_PAIRS]].tolist()
         room = record[[layout.MAX_STATES, layout.MAX_CELLS, layout.MAX_FRAMES, layout.MAX_PAIRS]].tolist()
         n_masks = int(record[layout.N_MASKS])
-        if any(2 * n >= most >= limit for n, most, limit in zip(used, room, MAX_ROOM, strict=True)):
-            record[layout.SPENT] = 0
-            raise TooComplexError(
-                f"what may come next needs more than {MAX_ROOM[0]:,} states, or {MAX_ROOM[1]:,} parts"
-            )
+        more = [
+            2 * most if 2 * n >= most < limit else most for n, most, limit in zip(used, room, MAX_ROOM, strict=True)
+        ]
+        if more == room:
+            return False
         tables = (layout.STATES, layout.STATE_CELLS, layout.FRAMES, layout.PAIRS, layout.FOLLOWING)
         old = [self._array(word) for word in tables]
-        self._make_pools(*(2 * most if 2 * n >= most else most for n, most in zip(used, room, strict=True)))
+        self._make_pools(*more)
         record[[layout.N_STATES, layout.N_CELLS, layout.N_FRAMES, layout.N_PAIRS]] = used
         record[layout.N_MASKS] = n_masks
         for word, table, n in zip(tables, old, [*used, used[0]], strict=True):
             self._array(word)[:n] = table[:n]
         fill_tables(self.address)
+        return True
 
     def tidy(self) -> None:
         """Forget the states that no matcher is in, once there are more than `max_states`."""

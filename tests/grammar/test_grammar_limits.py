@@ -7,6 +7,8 @@ import string
 import numpy as np
 import pytest
 
+from kernels_cpu.automata import layout
+from kernels_cpu.automata.states import start_state
 from localllm.grammar import constraint as constraints
 from localllm.grammar.constraint import Constraint, Matcher
 from localllm.grammar.errors import GrammarError, TooComplexError
@@ -69,10 +71,42 @@ def test_a_state_of_more_readings_than_are_followed() -> None:
 def test_room_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary([*BYTES, b""], [EOS])
     monkeypatch.setattr(constraints, "MAX_ROOM", (64, 1 << 20, 64, 1 << 20))
-    matcher = Constraint(Grammar({"root": Repeat(Literal(b"ab"), 1000, 1000)}), vocabulary).matcher()
+    many, few = Repeat(Literal(b"ab"), 1000, 1000), Repeat(Literal(b"cd"), 1, 20)
+    constraint = Constraint(Grammar({"root": Choice((many, few))}), vocabulary)
+    matcher, other, beside = constraint.matcher(), constraint.matcher(), constraint.matcher()
+    assert beside.accept_bytes(b"cdc")
     with pytest.raises(TooComplexError, match="needs more than 64 states"):
         matcher.accept_bytes(b"ab" * 100)
     assert matcher.accept_bytes(b"ab") and allowed(matcher, 257) == [97]
+    # What one text needed is in nobody's way.
+    assert other.accept_bytes(b"cd" * 20) and other.is_finished()
+    assert allowed(beside, 257) == [100] and beside.accept_bytes(b"d" + b"cd" * 18) and beside.is_complete()
+
+
+def test_one_kind_of_room_may_be_full_while_others_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = Vocabulary([*BYTES, b""], [EOS])
+    monkeypatch.setattr(constraints, "MAX_ROOM", (1 << 10, 1 << 16, 1 << 10, 1 << 16))
+    letters = Choice(tuple(Literal(bytes([97 + i % 20, 33 + i % 7, i % 256])) for i in range(2000)))
+    constraint = Constraint(Grammar({"root": Repeat(letters, 0, 30)}), vocabulary)
+    text = bytes([97, 33, 0]) * 25  # 2,000 parts in every third state: more than half of what there is room for
+    assert constraint.matcher().accept_bytes(text)
+    assert 2 * int(constraint._record[layout.N_CELLS]) > 1 << 16
+    constraint._make_pools(32, 1 << 16, 32, 1 << 16)
+    constraint._start = constraint.answer(start_state, constraint.address)
+    assert constraint.matcher().accept_bytes(text)
+
+
+def test_a_state_in_many_terminals_learns_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constraints, "MAX_KNOWN_BYTES", 100)
+    pieces = [*BYTES, b"", b"aB", b"ab1", b"b2"]
+    words = [utf8(Language.of_regex(f"[a-zA-Z]{{{n},{n + 9}}}", anchored=True)) for n in range(1, 8)]
+    ends = [Literal(f"{i}".encode()) for i in range(len(words))]
+    grammar = Grammar({"root": Choice(tuple(sequence(*pair) for pair in zip(words, ends, strict=True)))})
+    matcher = Constraint(grammar, Vocabulary(pieces, [EOS])).matcher()
+    twin = Twin(grammar, [None if token == EOS else piece for token, piece in enumerate(pieces)])
+    for token in (97, 66, 99, 100):
+        assert allowed(matcher, len(pieces)) == twin.allowed()
+        assert matcher.accept(token) and twin.accept(token)
 
 
 def test_what_is_known_of_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +120,7 @@ def test_what_is_known_of_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     for token in itertools.repeat(97, 40):
         assert allowed(matcher, len(pieces)) == twin.allowed()
         assert matcher.accept(token) and twin.accept(token)
-        assert sum(known.n_bytes for known in constraint._known.values()) < 600
+        assert sum(known.n_bytes for known in constraint._known.values()) < 900
     assert allowed(matcher, len(pieces)) == [32]
     monkeypatch.setattr("localllm.grammar.vocabulary.MAX_ROWS_BYTES", 300)
     other = Constraint(grammar, Vocabulary(pieces, [EOS]))
