@@ -94,6 +94,12 @@ class LazyStart:
         other._watches, other._read = [watch.anew() for watch in self._watches], []
         return other
 
+    def clone(self) -> LazyStart:
+        """Another one at the same place of the same text."""
+        other = copy.copy(self)
+        other._watches, other._read = [copy.copy(watch) for watch in self._watches], list(self._read)
+        return other
+
     def accept(self, token: int, piece: bytes) -> Beginning | None:
         """Read a token and the bytes that it stands for; where the constraint begins with it, what it begins with."""
         self._read.append((token, piece))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kernels_cpu.masking import WORD_BITS, masked
 from localllm.grammar.errors import ConstraintError
 from localllm.runner.constraints import Compiled
+from localllm.runner.constraints.lazy_matcher import LazyMatcher
 from localllm.tokenizer import Tokenizer
 
 # Forced text is tokenised together with this many tokens before it.
@@ -41,6 +42,10 @@ class Constrained:
         logits = np.ascontiguousarray(logits, np.float32)
         masked(self._words.ctypes.data, logits.ctypes.data, out.ctypes.data, len(logits))
         return out
+
+    def refuses(self, token: int) -> bool:
+        """Whether a token does not fit although the mask has it: a lazy constraint begins with it, but not so."""
+        return isinstance(self._matcher, LazyMatcher) and not self._matcher.fits(token)
 
     def accept(self, token: int) -> None:
         """Take a token that was sampled. Raises: ConstraintError."""

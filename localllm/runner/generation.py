@@ -28,6 +28,8 @@ LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
 # Generation is bounded by this many times the context, whatever num_predict says.
 MAX_CONTEXTS = 10
+# Of the tokens that a lazy grammar could begin with, so many may be sampled in vain.
+MAX_REFUSED = 256
 # Tokens that one step may take from an answer: the one sampled last, and those that a constraint forces after it.
 MAX_DECODED = 32
 
@@ -199,7 +201,12 @@ class Generation:
             return self._sampler.sample(logits)
         masked = self._constrained.masked(logits)
         try:
-            return self._sampler.sample(masked)
+            for _ in range(MAX_REFUSED):
+                token = self._sampler.sample(masked)
+                if not self._constrained.refuses(token):
+                    return token
+                masked[token] = -np.inf
+            raise ConstraintError("the grammar takes nothing of what its trigger is met with")
         except SamplingError:
             if np.isfinite(masked.max()):
                 raise ConstraintError("logit_bias and ignore_eos leave no token that the constraint allows") from None

@@ -119,7 +119,11 @@ def test_a_lazy_grammar_begins_at_its_trigger(script_runner: Any) -> None:
     assert script_runner(["Well."]).generate(**lazy).text == "Well."
     pattern = {**lazy, "grammar_triggers": [{"type": "pattern", "value": "Well (<f)"}]}
     assert runner.generate(**pattern).text.startswith("Well <f>")
-    # What a trigger is met with cannot be taken back: where the grammar does not take it, the answer ends there.
+    # A token that ends the trigger and goes on as the grammar does not is not sampled.
+    for pieces in (["Well ", "<", "f>no", "x"], ["Well ", "<f>no", "x"], ["<f>o", "nope"]):
+        result = script_runner([*pieces, "rest"]).generate(**lazy, options={"num_predict": 40})
+        assert "<f>" not in result.text or "<f>one</f>" in result.text or "<f>two</f>" in result.text
+        assert result.done.done_reason in ("stop", "length")
     assert "does not take" in runner.generate(**{**lazy, "grammar": 'root ::= "f"'}).error.error
     for triggers, text in (
         ([], "no trigger"),

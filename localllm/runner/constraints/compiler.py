@@ -95,7 +95,18 @@ class Constraints:
         """A grammar that begins at its triggers, before which an answer is free."""
         if wish["grammar"] is None or calls is not None:
             raise RequestError("grammar_lazy: expected a grammar, and no tools beside it")
-        return LazyConstraint(constraint, read_triggers(wish["triggers"]), self._shown_piece)
+        triggers = read_triggers(wish["triggers"])
+        for word in (trigger.value for trigger in triggers if trigger.kind == "word"):
+            if not self._begins_with(constraint, word):
+                shown = json.dumps(word, ensure_ascii=False)
+                raise RequestError(f"grammar_triggers: the grammar does not take {shown}")
+        return LazyConstraint(constraint, triggers, self._shown_piece)
+
+    def _begins_with(self, constraint: Constraint, word: str) -> bool:
+        """Whether a word can begin a text, as bytes or as tokens of the vocabulary."""
+        tokens = self._tokenizer.encode(word, add_special=False, is_continuation=True)
+        has_bytes = constraint.matcher().accept_bytes(word.encode("utf-8", "replace"))
+        return has_bytes or constraint.matcher().n_accepted(tokens) == len(tokens)
 
     def _shown_piece(self, token: int) -> bytes:
         return self._tokenizer.piece(token, special=True)

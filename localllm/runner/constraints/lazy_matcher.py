@@ -47,6 +47,14 @@ class LazyMatcher:
         self._begun = self._constraint.matcher()
         return _takes(self._begun, beginning)
 
+    def fits(self, token: int) -> bool:
+        """Whether `accept` would take it. No mask says so before the constraint has begun: a token that ends a trigger
+        may go on with what the constraint does not take."""
+        if self._begun is not None:
+            return True
+        beginning = self._start.clone().accept(token, self._piece(token))
+        return beginning is None or _takes(self._constraint.matcher(), beginning)
+
     def accept_bytes(self, data: bytes) -> bool:
         """Text that has been begun is before any trigger."""
         return self._begun is None or self._begun.accept_bytes(data)
