@@ -57,10 +57,13 @@ class Dialect:
         """What a constraint must know of the answer to a prompt."""
         tags, begun = self._thinking, _beginning(messages)
         is_thinking = tags is not None and self._is_open(prompt, messages)
+        has_thought = tags is not None and tags.close in begun
+        if tags is not None and has_thought:
+            begun = begun.rpartition(tags.close)[2].lstrip()
         is_other = self._is_harmony and not self._has_json_calls
         return Frame(
             tags=tags,
-            may_think=request.think is not False,
+            may_think=request.think is not False and not has_thought,
             is_thinking=is_thinking,
             has_channels=self._is_harmony and self._has_json_calls,
             begun="" if is_thinking else begun,

@@ -52,6 +52,12 @@ def test_parameters_that_are_no_schema_are_refused(script_runner: Any, parameter
     assert (result.error.kind, "expected a schema" in result.error.error) == ("RequestError", True)
 
 
+def test_tools_of_one_name_are_refused(script_runner: Any) -> None:
+    loose = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    error = script_runner(template=HERMES).chat([USER], tools=[tool({"required": ["x"]}), loose]).error
+    assert (error.kind, '"f" is the name of several' in error.error) == ("RequestError", True)
+
+
 def test_calls_after_a_raw_prompt_are_refused(script_runner: Any) -> None:
     error = script_runner(template=HERMES).generate(tools=[tool({})]).error
     assert (error.kind, "raw prompt" in error.error) == ("RequestError", True)
@@ -132,3 +138,14 @@ def test_a_lazy_grammar_compiles_its_triggers_once(script_runner: Any, monkeypat
     tokens = runner.tokenizer.encode("a<f>", add_special=False)
     assert all(first.accept(token) for token in tokens)
     assert first.forced_bytes() == b"x" and second.forced_bytes() == b"" and second.is_complete()
+
+
+@pytest.mark.parametrize("thinking", ["", "<think>hm</think>", "<think>hm</think>\n\n"])
+def test_content_that_has_been_begun_after_thinking_goes_on(script_runner: Any, thinking: str) -> None:
+    thought = "{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content }}CALLS"
+    template = TURNS.replace("{{ m.content }}CALLS", thought.replace("CALLS", ""))
+    runner = script_runner(["no", "yes"], template=template)
+    begun = [USER, {"role": "assistant", "content": thinking + "ye"}]
+    assert runner.chat(begun, format={"choice": ["yes"]}).text == "s"
+    whole = [USER, {"role": "assistant", "content": "<think>hm</think>"}]
+    assert runner.chat(whole, format={"choice": ["yes"]}).text == "yes"

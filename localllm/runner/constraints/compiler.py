@@ -130,6 +130,9 @@ class Constraints:
             return None, ()
         if isinstance(choice, dict):
             functions = [function for function in functions if function.get("name") == choice["name"]]
+        names = [str(function.get("name")) for function in functions]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise RequestError(f'tools: "{twice}" is the name of several, so its calls cannot be constrained')
         strict = [str(function_of(tool).get("name")) for tool in wish["tools"] if is_strict(tool)]
         form = None
         if not frame.has_channels:
