@@ -10,6 +10,8 @@ import pytest
 from localllm.messages import Figures
 from localllm.runner.meter import Meter
 
+END = "<|assistant|>"
+
 
 def figures(runner: Any) -> list[Figures]:
     return [message for message in runner.sent if isinstance(message, Figures)]
@@ -41,7 +43,7 @@ def clocked(runner: Any) -> Clock:
 
 def test_tokens_and_hits_are_those_of_the_answers(script_runner: Any) -> None:
     runner = script_runner(n_batch=8)
-    stats = [runner.generate(prompt).done.stats for prompt in ("x" * 60, "x" * 60 + "!", "y" * 40)]
+    stats = [runner.generate(prompt).done.stats for prompt in ("x" * 60 + END, "x" * 60 + "!" + END, "y" * 40 + END)]
     n_cached = sum(s.prompt_eval_cached_count for s in stats)
     assert n_cached > 0
     assert counts(runner) == {
@@ -64,7 +66,7 @@ def test_forced_tokens(script_runner: Any) -> None:
 
 def test_shifts_and_evictions(script_runner: Any) -> None:
     runner = script_runner(loop=True, n_ctx=40, n_tokens=40)
-    runner.generate("x" * 20 + "<|assistant|>", options={"num_predict": 60})
+    runner.generate("x" * 20 + END, options={"num_predict": 60})
     assert counts(runner)["context_shifts"] >= 2 and not counts(runner)["kv_cache_page_evictions"]
     for runner.engine.n_pages_evicted in (2, 5):
         runner.generate()
@@ -81,6 +83,26 @@ def test_times_between_tokens(script_runner: Any) -> None:
     (message,) = figures(runner)
     assert message.token_gaps[4] == 4 and sum(message.token_gaps) == 4  # 10 to 25 ms, four times
     assert message.token_gaps_s == pytest.approx(0.08)
+    runner.generate(options={"num_predict": 2})
+    runner.batch.report()
+    assert sum(figures(runner)[-1].token_gaps) == 1  # what is new
+
+
+def test_a_pause_is_no_new_prompt_and_no_time_between_tokens(script_runner: Any) -> None:
+    runner = script_runner(loop=True)
+    clock = clocked(runner)
+    background = runner.submit("x" * 60 + END, is_interactive=False, options={"num_predict": 10})
+    for _ in range(5):
+        runner.batch.step()
+    runner.engine.before_step = lambda entries: setattr(clock, "now_s", clock.now_s + 0.3)
+    runner.submit("y" * 60 + END, options={"num_predict": 1})
+    runner.batch.step()
+    runner.engine.before_step = lambda entries: None
+    runner.run()
+    counted = counts(runner)
+    assert (counted["prompt_cache_lookups"], counted["prompt_tokens_cached"]) == (2, 0)
+    assert counted["generated_tokens"] == runner.result(background).done.stats.eval_count + 1
+    assert sum(message.token_gaps_s for message in figures(runner)) == 0
 
 
 def test_reports_come_once_a_second_and_at_the_end(script_runner: Any) -> None:

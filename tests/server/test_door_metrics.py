@@ -10,6 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localllm.keys import Keyring
 from localllm.messages import Counts
+from localllm.server.answer_counts import CANCELED, AnswerCounts, CountingMiddleware
+from localllm.server.app import ROUTES
+from localllm.server.daemon import DAEMON_KEY
 from localllm.server.metrics import HTTP_NAME, MEASURES, PREFIX
 
 pytestmark = pytest.mark.anyio
@@ -144,3 +147,15 @@ async def test_the_door_is_that_of_everything_else(running: Running) -> None:
         allowed = await r.http.get("/metrics", headers={"authorization": "Bearer secret"})
         assert allowed.status_code == 200
         assert 'localllm_http_requests_total{endpoint="/metrics",status="401"} 1.0' in allowed.text
+
+
+async def test_who_leaves_before_the_answer_and_the_daemon_itself() -> None:
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        """Ends as an endpoint does whose client has gone."""
+
+    counts = AnswerCounts()
+    app = CountingMiddleware(silent, counts=counts, routes=ROUTES)
+    scope = {"type": "http", "path": "/v1/files/file-1/content"}
+    await app(scope, None, None)  # type: ignore[arg-type]
+    await app({**scope, DAEMON_KEY: object()}, None, None)  # type: ignore[arg-type]
+    assert counts == {("/v1/files/{file_id}/content", CANCELED): 1}
