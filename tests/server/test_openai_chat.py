@@ -403,6 +403,8 @@ async def test_errors_in_a_stream_are_told(running: Running, add_model: Add) -> 
             "is required",
         ),
         ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages[0].tool_calls", "expected an array"),
+        ({"guided_choice": ["a"]}, "guided_choice", "not supported, use `response_format`"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs", "not supported"),
         ({"model": ""}, None, "model is required"),
         ({"model": "a b"}, None, "invalid model name"),
     ],

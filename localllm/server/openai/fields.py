@@ -59,6 +59,21 @@ OPTION_FIELDS: dict[str, Type] = {
 }
 """The model's options, of which OpenAI knows temperature, top_p, seed, stop, logit_bias and two penalties."""
 
+
+def _elsewhere(value: Any) -> None:
+    """An answer would not be what other servers' fields ask for, so they are not ignored. Raises: ValueError."""
+    raise ValueError("not supported, use `response_format`, `format` or `grammar`")
+
+
+_OTHERS_CONSTRAINTS = (
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "json_schema",
+)
+
 EXTRA_FIELDS: dict[str, Type] = {
     "options": Map(),
     "keep_alive": inference.FIELDS["keep_alive"],
@@ -66,8 +81,9 @@ EXTRA_FIELDS: dict[str, Type] = {
     "format": Anything(),
     **{name: inference.FIELDS[name] for name in ("grammar", "grammar_lazy", "grammar_triggers")},
     "lora": inference.FIELDS["lora"],
+    **{name: Judged(_elsewhere, shape={"type": "null"}) for name in _OTHERS_CONSTRAINTS},
 }
-"""Fields of Ollama's and our own that OpenAI does not have."""
+"""Fields of Ollama's and our own that OpenAI does not have, and those of other servers that are refused."""
 
 STREAM_FIELDS: dict[str, Type] = {
     "stream": Bool(),
