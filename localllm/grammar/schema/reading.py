@@ -157,10 +157,12 @@ class Reader:
         return node
 
     def _applied(self, site: Site, keyword: str, node: Node, scope: Scope) -> Node:
-        apply = _APPLICATORS.get(keyword)
+        apply, n_warnings = _APPLICATORS.get(keyword), len(self.warnings)
         try:
             if apply is not None:
-                return apply(site, keyword, node)
+                applied = apply(site, keyword, node)
+                # Less the part that is left out, a schema has more values, all of which `not` would forbid.
+                return node if keyword == "not" and len(self.warnings) > n_warnings else applied
             return intersect(self._table, node, self._follow(keyword, site.place, scope, site.is_tracking))
         except EndlessReferenceError:  # perhaps only somebody asking too early
             raise

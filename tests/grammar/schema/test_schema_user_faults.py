@@ -82,3 +82,12 @@ def test_large_bounds_are_exact(vocabulary: Vocabulary) -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/p"}, "minItems": 50, "maxItems": 50, "$defs": {"p": pair}}
     texts = [json.dumps([{"k": "v"}] * n, separators=(",", ":")) for n in (49, 50, 51)]
     assert verdicts(vocabulary, schema, texts) == [False, True, False]
+
+
+def test_leniency_within_not_forbids_nothing(vocabulary: Vocabulary) -> None:
+    inner = {"pattern": r"(.)\1"}
+    schema: dict[str, Any] = {"x-lenient": True, "enum": ["a", "bb"], "not": inner}
+    assert verdicts(vocabulary, schema, ['"a"', '"bb"', '"c"']) == [True, True, False]
+    (warning,) = compile_schema(schema).warnings
+    assert warning.startswith("#/not/pattern: ")
+    assert verdicts(vocabulary, {**schema, "not": {"enum": ["a"]}}, ['"a"', '"bb"']) == [False, True]
