@@ -81,7 +81,7 @@ EXTRA_FIELDS: dict[str, Type] = {
     "format": Anything(),
     **{name: inference.FIELDS[name] for name in ("grammar", "grammar_lazy", "grammar_triggers")},
     "lora": inference.FIELDS["lora"],
-    **{name: Judged(_elsewhere, shape={"type": "null"}) for name in _OTHERS_CONSTRAINTS},
+    **{name: Judged(_elsewhere) for name in _OTHERS_CONSTRAINTS},
 }
 """Fields of Ollama's and our own that OpenAI does not have, and those of other servers that are refused."""
 
