@@ -188,3 +188,22 @@ def test_a_trie_has_every_token_once() -> None:
     vocabulary = Vocabulary([*pieces, b"</s>"], [len(pieces)])
     matcher = Constraint(Grammar({"root": everything}), vocabulary).matcher()
     assert allowed(matcher, vocabulary) == list(range(len(pieces) + 1))
+
+
+def test_a_step_costs_the_same_whatever_the_count(vocabulary: Vocabulary) -> None:
+    number = utf8(Language.of_regex("^[0-9]{1,3}$"))
+    items = Sequence((number, Repeat(Sequence((Literal(b","), number)), 11, 899)))
+    constraint = Constraint(Grammar({"root": Sequence((Literal(b"["), items, Literal(b"]")))}), vocabulary)
+    matcher = constraint.matcher()
+    assert matcher.accept_bytes(b"[1")
+    n_states = []
+    for _ in range(899):
+        allowed(matcher, vocabulary)
+        assert matcher.accept_bytes(b",")
+        allowed(matcher, vocabulary)
+        assert matcher.accept_bytes(b"12")
+        n_states.append(constraint.n_states)
+    growth = np.diff(n_states)
+    assert growth[800:890].mean() == growth[20:100].mean()
+    assert not matcher.accept_bytes(b",")
+    assert matcher.accept_bytes(b"]")
