@@ -25,7 +25,6 @@ from kernels_cpu.automata.layout import (
     WORK_CELLS,
 )
 from kernels_cpu.automata.states import after_byte, closed
-from kernels_cpu.compile import routine
 from kernels_cpu.simd import ld_u8, st_u8
 from kernels_cpu.subroutine import subroutine
 
@@ -39,7 +38,7 @@ def _after(m: int, state: int, data: int, n: int) -> int:
     return state
 
 
-@routine("int64(int64, int64, int64, int64)")
+@subroutine(int64)
 def bytes_state(m: int, state: int, data: int, n: int) -> int:
     """The state after `n` bytes at `data`: DEAD where they do not fit, GROW, TOO_MANY, TOO_LONG."""
     return paid(m, _after(m, state, data, n))
@@ -96,7 +95,7 @@ def _after_token(m: int, v: int, state: int, token: int) -> int:
     return other if new == DEAD else _united(m, new, other)
 
 
-@routine("int64(int64, int64, int64, int64)")
+@subroutine(int64)
 def token_state(m: int, v: int, state: int, token: int) -> int:
     """The state after a token: DEAD where it does not fit, GROW, TOO_MANY, TOO_LONG."""
     return paid(m, _after_token(m, v, state, token))
@@ -123,7 +122,7 @@ def _forced(m: int, state: int, out: int, most: int) -> int:
     return n
 
 
-@routine("int64(int64, int64, int64, int64)")
+@subroutine(int64)
 def forced_bytes(m: int, state: int, out: int, most: int) -> int:
     """How many bytes are the only ones that can follow, up to `most`, written to `out`; GROW, TOO_MANY, TOO_LONG."""
     return paid(m, _forced(m, state, out, most))

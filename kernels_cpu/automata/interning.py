@@ -33,7 +33,6 @@ from kernels_cpu.automata.layout import (
     TOKENS,
     UNKNOWN,
 )
-from kernels_cpu.compile import routine
 from kernels_cpu.simd import st_i64
 from kernels_cpu.subroutine import subroutine
 
@@ -77,7 +76,7 @@ def _enter(table: int, last: int, h: int, number: int) -> None:
     put(table, slot, number)
 
 
-@routine("void(int64)")
+@subroutine()
 def fill_tables(m: int) -> None:
     """Enter all states and frames into their hash tables, which are empty: those grew."""
     states, cells, last = word(m, STATES), word(m, STATE_CELLS), 2 * word(m, MAX_STATES) - 1
@@ -159,13 +158,7 @@ def interned_frame(m: int, cells: int, n: int) -> int:
     return new
 
 
-@routine("int64(int64, int64, int64)")
-def keep_frame(m: int, cells: int, n: int) -> int:
-    """The number of a frame of these pairs (which are sorted in place), or GROW."""
-    return interned_frame(m, cells, n)
-
-
-@routine("int64(int64, int64, int64, int64)")
+@subroutine(int64)
 def keep_state(m: int, cells: int, n: int, flags: int) -> int:
     """The number of a state of these configurations (which are sorted in place), or GROW."""
     sort(cells, n)

@@ -64,6 +64,9 @@ IS_COMPLETE, HAS_SETS = 1, 2  # flags of a state
 # are, of KNOWN_BY_REST too, whose exits are places in the trie of the rest; CHARACTER begins a JSON string's character.
 NARROW, WIDE, KNOWN, KNOWN_BY_REST, CHARACTER = range(5)
 
+START, TOKENS_AFTER, AFTER_TOKEN, AFTER_BYTES, FORCED, FILL_TABLES, KEEP_FRAME, KEEP_STATE = range(8)
+"""What an automaton is asked; `ask.py` says with which arguments."""
+
 GROW, TOO_MANY, WANT_ROW, WANT_MASKS, TOO_LONG = -2, -3, -4, -5, -6
 """Answers that are no states: more room is needed; too many readings of a text; the tokens of row WANTED are; room for
 masks is; the answer costs more than MOST_SPENT."""

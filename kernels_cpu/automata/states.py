@@ -36,7 +36,6 @@ from kernels_cpu.automata.layout import (
     WORK,
     WORK_CELLS,
 )
-from kernels_cpu.compile import routine
 from kernels_cpu.simd import st_i64
 from kernels_cpu.subroutine import subroutine
 
@@ -214,7 +213,7 @@ def after_byte(m: int, state: int, byte: int) -> int:
     return _stepped(m, state, byte) if found == UNKNOWN else found
 
 
-@routine("int64(int64)")
+@subroutine(int64)
 def start_state(m: int) -> int:
     """The state before the first byte, GROW, TOO_MANY or TOO_LONG."""
     put_cell(word(m, WORK), 0, item(word(m, RULES), 3 * word(m, ROOT)), 0, 0)

@@ -299,7 +299,7 @@ def _tokens(m: int, v: int, state: int, bits: int) -> int:
     return int64(0)
 
 
-@routine("int64(int64, int64, int64, int64)")
+@subroutine(int64)
 def state_tokens(m: int, v: int, state: int, bits: int) -> int:
     """The tokens that may follow a state: uint32 [mask_words] at `bits`. 0, or TOO_MANY, TOO_LONG; or GROW, WANT_ROW,
     WANT_MASKS: then what is wanted must be made, and this called again."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import bisect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu.automata import layout
-from kernels_cpu.automata.following import bytes_state, forced_bytes, token_state
-from kernels_cpu.automata.interning import fill_tables, keep_frame, keep_state
-from kernels_cpu.automata.states import start_state
-from kernels_cpu.automata.tokens import state_tokens
+from kernels_cpu.automata.ask import ask
 from localllm.grammar.errors import GrammarError, TooComplexError
 from localllm.grammar.expressions import Grammar
 from localllm.grammar.lowering import lower
@@ -70,7 +67,7 @@ class Constraint:
         self._record[layout.MAX_MASKS] = MAX_MASKS
         self._make_pools(FIRST_STATES, FIRST_CELLS, FIRST_FRAMES, FIRST_CELLS)
         self.address = int(self._record.ctypes.data)
-        self._start = self.answer(start_state, self.address)
+        self._start = self.answer(layout.START)
 
     def matcher(self) -> Matcher:
         """One text, at its beginning."""
@@ -80,13 +77,13 @@ class Constraint:
         """Know a matcher, whose state is kept from now on."""
         self._matchers.add(matcher)
 
-    def answer(self, routine: Callable[..., int], *args: int) -> int:
-        """What a routine says in the end, after what it wants has been made. Raises: TooComplexError."""
+    def answer(self, what: int, state: int = 0, a: int = 0, b: int = 0) -> int:
+        """What the automaton says in the end, after what it wants has been made. Raises: TooComplexError."""
         if self._known_bytes > MAX_KNOWN_BYTES:  # here, so that all that one answer needs is there at once
             self._array(layout.ROW_INFO)[list(self._known), 0] = layout.WIDE
             self._known.clear()
             self._known_bytes = 0
-        while (found := routine(*args)) < 0:
+        while (found := ask(what, self.address, self.vocabulary.address, state, a, b)) < 0:
             if found == layout.GROW:
                 if not self._grow():
                     self.tidy()
@@ -192,7 +189,7 @@ class Constraint:
         record[layout.N_MASKS] = n_masks
         for word, table, n in zip(tables, old, [*used, used[0]], strict=True):
             self._array(word)[:n] = table[:n]
-        fill_tables(self.address)
+        ask(layout.FILL_TABLES, self.address, 0, 0, 0, 0)
         return True
 
     def tidy(self) -> None:
@@ -210,10 +207,10 @@ class Constraint:
         self._make_pools(FIRST_STATES, FIRST_CELLS, FIRST_FRAMES, FIRST_CELLS)
         numbers = np.zeros(len(frames), np.int32)
         for frame in (np.flatnonzero(used[1:]) + 1).tolist():
-            numbers[frame] = self._kept(keep_frame, pairs[frames[frame, 0] :][: frames[frame, 1]], numbers)
+            numbers[frame] = self._kept(layout.KEEP_FRAME, pairs[frames[frame, 0] :][: frames[frame, 1]], numbers)
         moved = {layout.DEAD: layout.DEAD}
         for state, (first, n, flags) in spans.items():
-            moved[state] = self._kept(keep_state, cells[first : first + n], numbers, flags)
+            moved[state] = self._kept(layout.KEEP_STATE, cells[first : first + n], numbers, flags)
         self._start = moved[self._start]
         for matcher in self._matchers:
             matcher.state = moved[matcher.state]
@@ -221,11 +218,11 @@ class Constraint:
         if int(self._record[layout.N_STATES]) > self.max_states // 2:
             self.max_states *= 2
 
-    def _kept(self, keep: Callable[..., int], old: Cells, numbers: Cells, *more: int) -> int:
+    def _kept(self, what: int, old: Cells, numbers: Cells, flags: int = 0) -> int:
         """The new number of a frame or state that was made of these cells, whose frames have new `numbers`."""
         cells = old.copy()
         cells[:, 2] = numbers[cells[:, 2]]
-        return self.answer(keep, self.address, cells.ctypes.data, len(cells), *more)
+        return self.answer(what, flags, cells.ctypes.data, len(cells))
 
 
 class Matcher:
@@ -235,7 +232,7 @@ class Matcher:
         self._constraint = constraint
         self.state = state
         self._is_ended = False
-        self._tokens, self._after = state_tokens.load(), token_state.load()
+        self._ask = ask.load()
         self._m, self._v = constraint.address, constraint.vocabulary.address
         self._out: Mask | None = None
         self._out_address = 0
@@ -251,8 +248,8 @@ class Matcher:
             return
         if out is not self._out:
             self._out, self._out_address = out, out.ctypes.data
-        if self._tokens(self._m, self._v, self.state, self._out_address) < 0:
-            self._constraint.answer(self._tokens, self._m, self._v, self.state, self._out_address)
+        if self._ask(layout.TOKENS_AFTER, self._m, self._v, self.state, self._out_address, 0) < 0:
+            self._constraint.answer(layout.TOKENS_AFTER, self.state, self._out_address)
 
     def accept(self, token: int) -> bool:
         """Take a token; where it does not fit (False) nothing changes. Raises: TooComplexError."""
@@ -264,10 +261,8 @@ class Matcher:
             return self._is_ended
         if not 0 <= token < vocabulary.n_vocab:
             return False
-        state = self._after(self._m, self._v, self.state, token)
-        return self._move(
-            state if state >= 0 else self._constraint.answer(self._after, self._m, self._v, self.state, token)
-        )
+        state = self._ask(layout.AFTER_TOKEN, self._m, self._v, self.state, token, 0)
+        return self._move(state if state >= 0 else self._constraint.answer(layout.AFTER_TOKEN, self.state, token))
 
     def accept_bytes(self, data: bytes) -> bool:
         """Take a text; where it does not fit (False) nothing changes. Raises: TooComplexError."""
@@ -276,7 +271,7 @@ class Matcher:
         ahead = self.clone()
         for start in range(0, len(data), MAX_BYTES):
             text = np.frombuffer(data[start : start + MAX_BYTES], np.uint8)
-            if not ahead._move(self._constraint.answer(bytes_state, self._m, ahead.state, text.ctypes.data, len(text))):
+            if not ahead._move(self._constraint.answer(layout.AFTER_BYTES, ahead.state, text.ctypes.data, len(text))):
                 return False
         self.state = ahead.state
         return True
@@ -295,7 +290,7 @@ class Matcher:
         if self._is_ended:
             return b""
         out = np.empty(limit, np.uint8)
-        n = self._constraint.answer(forced_bytes, self._m, self.state, out.ctypes.data, limit)
+        n = self._constraint.answer(layout.FORCED, self.state, out.ctypes.data, limit)
         return out[:n].tobytes()
 
     def n_accepted(self, tokens: Sequence[int]) -> int:

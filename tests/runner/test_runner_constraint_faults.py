@@ -121,7 +121,7 @@ def test_what_constraints_need_is_compiled_at_once_and_before_the_steps(
         for value in vars(module).values()
         if isinstance(value, Routine)
     }
-    assert len(used) > 10 and set(routines) == used
+    assert len(used) == 5 and set(routines) == used
 
 
 def test_a_lazy_grammar_compiles_its_triggers_once(script_runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
