@@ -21,6 +21,7 @@ from types import TracebackType
 from registry.digests import blob_file_name, parse_digest
 from registry.durable import make_directories, writing
 from registry.locks import FileLock
+from registry.walking import files_below
 
 _PREFIX = ".staging-"
 _LOCK = "lock"
@@ -99,7 +100,7 @@ def pinned_digests(blobs: Path) -> set[str]:
 
 def staged_bytes(directory: Path) -> int:
     """Bytes of all files below a staging folder; files may come and go meanwhile."""
-    return sum(_size(path) for path in directory.rglob("*"))
+    return sum(map(_size, files_below(directory)))
 
 
 def _folders(blobs: Path) -> Iterator[tuple[Path, FileLock]]:

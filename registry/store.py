@@ -41,6 +41,7 @@ from registry.manifest import (
 )
 from registry.names import Name
 from registry.staging import Staging, pinned_digests, remove_abandoned, try_staging
+from registry.walking import matching
 
 DEFAULT_GRACE_S = 3600.0
 
@@ -264,7 +265,7 @@ class Store:
             for path in self._manifests.glob(f"{_TEMPORARY_MANIFEST}*"):
                 path.unlink(missing_ok=True)
             self._rename_old_blobs()
-            for folder in sorted(self._manifests.glob("*/*/*")):
+            for folder in matching(self._manifests, "*/*/*"):
                 self._remove_empty_folders(folder)
             used, unreadable = self._used_digests()
             if unreadable:
@@ -283,7 +284,7 @@ class Store:
         return self._manifests.joinpath(*name.parts)
 
     def _manifest_paths(self) -> list[Path]:
-        return [path for path in sorted(self._manifests.glob("*/*/*/[!.]*")) if path.is_file()]
+        return [path for path in matching(self._manifests, "*/*/*/*") if path.is_file()]
 
     def _read_manifest(self, stored: Name) -> tuple[Manifest, int]:
         path = self._manifest_path(stored)

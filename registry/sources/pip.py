@@ -38,6 +38,7 @@ from registry.progress import PULLING_MANIFEST, VERIFYING, Pace, Progress, check
 from registry.sources.base import Source, Wanted, finish_pull, wait_for_staging
 from registry.staging import Staging
 from registry.store import Store
+from registry.walking import files_below
 
 PREFIX = "pip:"
 
@@ -301,7 +302,7 @@ def _failure(requirement: str, exit_code: int, log: Path, folder: Path) -> PipEr
 def _largest_file(folder: Path) -> int:
     """Bytes of the biggest file below: the wheel, wherever pip keeps it at the moment."""
     sizes = [0]
-    for path in folder.rglob("*"):
+    for path in files_below(folder):
         with contextlib.suppress(OSError):
             sizes.append(path.stat().st_size if path.is_file() else 0)
     return max(sizes)
