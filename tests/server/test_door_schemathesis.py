@@ -74,7 +74,7 @@ def cases(operation: Any, known: dict[str, str]) -> st.SearchStrategy[Any]:
 
 def _nearly_good(case: Any, known: dict[str, str], is_near: bool, seed: int) -> Any:
     if not is_near:
-        return case
+        return _asking_nobody(case, known)
     if isinstance(case.body, dict) and (good := GOOD.get(case.operation.path)) is not None:
         kept = random.Random(seed).sample(sorted(case.body), min(len(case.body), seed % 3))
         names = (
@@ -83,6 +83,13 @@ def _nearly_good(case: Any, known: dict[str, str], is_near: bool, seed: int) -> 
         case.body = {**good, **{name: case.body[name] for name in kept}, **names}
     for name in case.path_parameters or {}:
         case.path_parameters[name] = known.get(name, case.path_parameters[name])
+    return _asking_nobody(case, known)
+
+
+def _asking_nobody(case: Any, known: dict[str, str]) -> Any:
+    """A model that is to be made of one that is not here would be asked of other machines."""
+    if case.operation.path == "/api/create" and isinstance(case.body, dict) and isinstance(case.body.get("from"), str):
+        case.body["from"] = known["model"]
     return case
 
 
