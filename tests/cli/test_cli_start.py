@@ -24,7 +24,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 time.sleep(0.2)
 server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
 open(sys.argv[2], "a").write(f"{os.getpid()}\\n")
-server.serve_forever()
+if not os.path.exists(sys.argv[2] + ".over"):  # one that started slowly, where another served, may come after the test
+    server.serve_forever()
 """
 
 
@@ -43,6 +44,7 @@ def started(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "started"
     path.touch()
     yield path
+    Path(f"{path}.over").touch()
     for line in path.read_text().split():
         subprocess.run(["kill", line], check=False)
 
