@@ -1,14 +1,16 @@
 """GET /metrics: what the daemon has done, and how it stands, for Prometheus; labels hold names of models, no texts.
 
-It knows nothing of how that is counted. The table is complete: the README's is made of it.
+It knows nothing of how that is counted. The table is complete: the README's is made of it. `prometheus_client` is
+imported when somebody asks, since most daemons are never asked.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
 
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,7 +22,10 @@ from localllm.server.describe import described
 
 PREFIX = "localllm_"
 
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+Family: TypeAlias = "CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily"
 Samples = Iterator[tuple[tuple[str, ...], float | Distribution]]
 
 
@@ -124,6 +129,8 @@ HTTP_LABELS = ("endpoint", "status")
 @described("figures for Prometheus", media_type="text/plain")
 async def metrics(request: Request) -> Response:
     """The endpoint: Prometheus's text format, or OpenMetrics where `Accept` names it."""
+    from prometheus_client.exposition import choose_encoder
+
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
     figures = _Figures(daemon_of(request).scheduler.figures(), request.app.state.answer_counts)
     return Response(encode(figures), headers={"content-type": media_type})
@@ -150,6 +157,8 @@ class _Figures:
 
 
 def _family(name: str, kind: str, about: str, labels: tuple[str, ...]) -> Family:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
     kinds: dict[str, type[Family]] = {
         "counter": CounterMetricFamily,
         "gauge": GaugeMetricFamily,
@@ -159,6 +168,8 @@ def _family(name: str, kind: str, about: str, labels: tuple[str, ...]) -> Family
 
 
 def _add(family: Family, labels: tuple[str, ...], value: float | Distribution) -> None:
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
     if isinstance(value, Distribution):
         assert isinstance(family, HistogramMetricFamily)
         bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]

@@ -26,31 +26,6 @@ RESTRICTIONS = {
 }
 """What is left out of formats whose language is smaller than the format, by name; complements leave it out, too."""
 
-UNCONSTRAINED = frozenset(
-    [
-        # OpenAPI's registry of formats, those that say how a number or a text is kept or shown
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double", "double-int"),
-        *(
-            "decimal",
-            "decimal128",
-            "number",
-            "integer",
-            "unixtime",
-            "byte",
-            "binary",
-            "base64",
-            "base64url",
-            "password",
-        ),
-        *("html", "markdown", "commonmark", "text", "textarea", "string", "char"),
-        # drafts 1 to 3, left out of the later ones
-        *("color", "style", "phone", "utc-millisec"),
-        # Kubernetes
-        *("int-or-string", "quantity"),
-    ]
-)
-"""Names that annotate a value and constrain no string, by whoever defined them."""
-
 
 def language_of(name: str) -> Language | None:
     """The strings of a format; None for a name without one: unknown, without constraint, or not to be decided."""

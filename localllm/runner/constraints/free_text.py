@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localllm.grammar.dfa import DEAD, Dfa
-from localllm.grammar.expressions import Expression, Literal, Repeat, Terminal, TokenSet, optional, sequence
+from localllm.grammar.expressions import Expression, Literal, Repeat, Terminal, TokenSet, sequence
 from localllm.tokenizer import Tokenizer
 
 BLANKS = b" \t\r\n"
@@ -80,10 +80,6 @@ class Marks:
         if self.is_control(end):
             return sequence(text_without([end]), self.expression(end))
         return text_up_to(end)
-
-    def maybe(self, text: str) -> Expression:
-        """A mark or nothing."""
-        return optional(self.expression(text))
 
 
 def _searching(texts: Sequence[bytes]) -> tuple[Table, npt.NDArray[np.bool_]]:
