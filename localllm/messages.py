@@ -5,7 +5,7 @@ an object whose `type` names one of the classes below.
 
     daemon -> runner    load, generate, embed, rank, cancel, tokenize, detokenize, shutdown   (end of file means exit)
     runner -> daemon    progress*, then ready or failed;
-                        per request: chunk*, then done or error
+                        per request: prefill+, chunk*, then done or error
                         (rendered, tokens, text, embeddings or scores instead, where the request asked for that)
                         figures, of no request, after a change
 """
@@ -97,12 +97,16 @@ class ModelSpec(Record):
 
 @dataclass(frozen=True)
 class LoadRequest(Message):
-    """The first message to a runner. 0 for `num_ctx`, `num_batch` or `num_thread` leaves the choice to it."""
+    """The first message to a runner. 0 for `num_ctx`, `num_batch` or `num_thread` leaves the choice to it.
+
+    `num_kv` is how many tokens the KV cache holds, for all requests together (0: `num_parallel` whole contexts).
+    """
 
     type = "load"
 
     model: ModelSpec = field(metadata={"record": ModelSpec})
     num_ctx: int = 0
+    num_kv: int = 0
     num_batch: int = 0
     num_thread: int = 0
     kv_cache_type: str = "f16"
@@ -125,8 +129,8 @@ class GenerateRequest(Message):
     itself, as with `raw`.
 
     `tool_choice` is None (the model decides), "none", "required" or {"name": the function to call}. Requests that are
-    not `is_interactive` wait for those that are. `lora` is None for the model's own adapters, else those to be
-    applied instead, written as in ModelSpec (none: an empty list).
+    not `is_interactive` wait for those that are. `progress` asks for news of the prompt's evaluation. `lora` is None
+    for the model's own adapters, else those to be applied instead, written as in ModelSpec (none: an empty list).
     """
 
     type = "generate"
@@ -158,6 +162,7 @@ class GenerateRequest(Message):
     shift: bool = True
     debug_render_only: bool = False
     is_interactive: bool = True
+    progress: bool = False
     lora: list[dict[str, Any]] | None = None
 
 
@@ -265,6 +270,22 @@ class Failed(Message):
     error: str
     kind: str = "RunnerError"
     hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Prefill(Message):
+    """The prompt of request `id` is being evaluated: `processed` of `total` tokens are, `cached` of which were in the
+    KV cache. Sent once when the request has its turn, with `truncated` as in Done, and, where it asked for progress,
+    after each step up to the last token of the prompt. `elapsed_ns` begins with the first of these messages."""
+
+    type = "prefill"
+
+    id: str
+    total: int
+    cached: int
+    processed: int
+    elapsed_ns: int = 0
+    truncated: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -428,7 +449,7 @@ MESSAGES: dict[str, type[Message]] = {
     cls.type: cls
     for cls in (
         *(LoadRequest, GenerateRequest, Embed, Rank, Cancel, Tokenize, Detokenize, Shutdown),
-        *(Progress, Ready, Failed, Chunk, Done, Error, Rendered, Tokens, Text, Embeddings, Scores, Figures),
+        *(Progress, Ready, Failed, Prefill, Chunk, Done, Error, Rendered, Tokens, Text, Embeddings, Scores, Figures),
     )
 }
 

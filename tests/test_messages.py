@@ -20,6 +20,7 @@ from localllm.messages import (
     LoadRequest,
     Message,
     ModelSpec,
+    Prefill,
     Shutdown,
     Stats,
     decode_body,
@@ -32,6 +33,7 @@ MODEL = ModelSpec("m", "d", ["/a", "/b"], "w", template="{{ . }}", params={"stop
 SAMPLES: list[Message] = [
     LoadRequest(MODEL, num_ctx=128),
     GenerateRequest("1", "chat", messages=[{"role": "user", "content": "ü\ud800 🦙"}], think="high", format={"a": 1}),
+    Prefill("1", total=9, cached=3, processed=5, elapsed_ns=7, truncated={"tokens": 3}),
     Chunk("1", text="é", tool_calls=[{"id": "x"}], logprobs=[{"token": "a", "logprob": -1.5}]),
     Done("1", stats=Stats(1, 2, 3, 4, 5, 6), context=[1, 2], truncated={"tokens": 3}),
     Figures(Counts(prompt_tokens=1), Levels(1, 2, 3, 4), [0, 1], 0.5),

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from localllm.engine import Entry
 from localllm.messages import Levels, Message
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
@@ -221,7 +220,7 @@ class Batch:
     def _evaluate(self, planned: list[tuple[Generation, int]]) -> None:
         """One step for all; if it fails, one for each, so that only the request at fault ends."""
         try:
-            results = self._engine.step([_entry(g, n) for g, n in planned])
+            results = self._engine.step([g.entry(n) for g, n in planned])
         except Exception as error:
             if len(planned) == 1:
                 self._fail(planned[0][0], error)
@@ -232,7 +231,7 @@ class Batch:
         for (generation, n), logits in zip(planned, results, strict=True):
             try:
                 with self._meter.advancing(generation, n):
-                    generation.advance(n, None if logits is None else logits[-1])
+                    generation.advance(n, logits)
             except Exception as error:
                 self._fail(generation, error)
 
@@ -248,10 +247,3 @@ class Batch:
             if generation.seq is not None:
                 generation.seq.close()
             generation.adapters.release()
-
-
-def _entry(generation: Generation, n: int) -> Entry:
-    is_last = n == len(generation.pending)
-    logits = "last" if is_last and generation.wants_logits else "none"
-    tokens, adapters = generation.pending[:n], generation.adapters.entries
-    return Entry(generation.seq, tokens, logits, adapters)  # type: ignore[arg-type]

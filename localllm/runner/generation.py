@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localllm.chat import Thinking
+from localllm.engine import Entry
+from localllm.engine.sequence import Logits
 from localllm.errors import SamplingError
 from localllm.grammar.errors import ConstraintError
 from localllm.messages import Done, GenerateRequest, Message, Stats
@@ -109,10 +111,6 @@ class Generation:
         assert self.seq is not None
         return min(len(self.pending), self._n_ctx - len(self.seq))
 
-    @property
-    def wants_logits(self) -> bool:
-        return self._limit > 0
-
     def start(self, seq: SequenceLike) -> None:
         """Admit it to the batch, for the first time or again, with a sequence that holds the beginning of `pending`."""
         self.seq = seq
@@ -153,9 +151,14 @@ class Generation:
         self._n_shifted += n_drop
         self.n_shifts += 1
 
+    def entry(self, n: int) -> Entry:
+        """Its part in the next step: the first n pending tokens, with the logits that it wants of them."""
+        is_last = n == len(self.pending)
+        logits: Logits = "last" if is_last and self._limit > 0 else "none"
+        return Entry(self.seq, self.pending[:n], logits, self.adapters.entries)  # type: ignore[arg-type]
+
     def advance(self, n_evaluated: int, logits: npt.NDArray[np.float32] | None) -> None:
-        """After a step that evaluated `n_evaluated` pending tokens; `logits` (float32 [n_vocab]) of the last of them,
-        once all are.
+        """After a step with its `entry`; `logits` are the rows, float32 [k, n_vocab], that this wanted.
 
         Raises:
             SamplingError: no token can be sampled.
@@ -168,7 +171,7 @@ class Generation:
         if logits is None:
             self._finish("length")
         else:
-            self._take(logits)
+            self._take(logits[-1])
 
     def _take(self, logits: npt.NDArray[np.float32]) -> None:
         logits = logits[: self._tokenizer.n_vocab]  # a model may have more rows than there are tokens

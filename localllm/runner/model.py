@@ -73,7 +73,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         n_ctx=n_ctx,
         n_batch=max(n_parallel, min(request.num_batch or DEFAULT_N_BATCH, n_ctx)),
         n_slots=n_parallel + (N_VECTOR_SEQUENCES if is_for_vectors else N_SPARE_SEQUENCES),
-        n_pages=n_parallel * n_pages_for(n_ctx),
+        n_pages=n_pages_for(max(n_ctx, request.num_kv or n_parallel * n_ctx)),
         n_threads=choose_n_threads(request.num_thread),
         kv_cache_type=request.kv_cache_type,
         cache_dir=cache_dir,
