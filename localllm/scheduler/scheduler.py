@@ -111,7 +111,7 @@ class Lease:
         return self._resident.ready
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Message, None]:
-        """The messages of one request: Chunks, then a Done (or a Rendered alone).
+        """The messages of one request: Prefills, Chunks, then a Done (or a Rendered alone).
 
         The lease is released before the last message is handed out. Closing the iterator early cancels the request.
         Raises: what the runner names in an Error, or RunnerError where it dies.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localllm.durations import parse_keep_alive
-from localllm.messages import Chunk, Done, GenerateRequest, LoadRequest, Message, Rendered
+from localllm.messages import Chunk, Done, GenerateRequest, LoadRequest, Message, Prefill, Rendered
 from localllm.options import resolve as resolve_options
 from localllm.scheduler.resident import model_key
 from localllm.server import adapters, lookup
@@ -209,7 +209,8 @@ async def run(asked: Asked, request: GenerateRequest) -> AsyncGenerator[tuple[Me
         turn = Turn(time.monotonic_ns() - asked.started_ns, lease.ready.n_ctx)
         async with aclosing(lease.generate(request)) as messages:
             async for message in messages:
-                yield message, turn
+                if not isinstance(message, Prefill):
+                    yield message, turn
 
 
 def head(asked: Asked) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from localllm.messages import (
     Levels,
     LoadRequest,
     Message,
+    Prefill,
     Progress,
     Rank,
     Ready,
@@ -60,6 +61,8 @@ from localllm.messages import (
     read_frame,
 )
 
+# What goes wrong with such a request does so before its prompt is evaluated.
+BEFORE_PREFILL = ("!error", "!crash", "!exit")
 TINY = {"token": "b", "logprob": float("-inf"), "bytes": [98]}
 lock = threading.Lock()
 canceled: set[str] = set()
@@ -100,6 +103,9 @@ def answer(request: GenerateRequest) -> None:
     if request.debug_render_only:
         send(Rendered(request.id, script, list(range(len(script.split())))))
         return
+    if not script.startswith(BEFORE_PREFILL):
+        n = len(script.split())
+        send(Prefill(request.id, n, 0, 0))
     n_pieces = 0
     done_reason, stop = "stop", None
     for word in script.split():
