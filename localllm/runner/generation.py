@@ -15,7 +15,7 @@ from localllm.engine import Entry
 from localllm.engine.sequence import Logits
 from localllm.errors import SamplingError
 from localllm.grammar.errors import ConstraintError
-from localllm.messages import Done, GenerateRequest, Message, Stats
+from localllm.messages import Done, GenerateRequest, Message, Prefill, Stats
 from localllm.runner.adapters import AdapterSet
 from localllm.runner.answer import Answer, LogprobEntry, Shown
 from localllm.runner.chunks import Chunks
@@ -78,6 +78,7 @@ class Generation:
         self._limit = n_predicted_at_most(request.options.get("num_predict", -1), n_ctx)
         self._generated: list[int] = []
         self._n_cached = self._n_shifted = 0
+        self._n_told = -1
         self._n_decided = self._n_thinking = 0
         self._started_ns = self._prompt_done_ns = 0
         self._compiled = compiled
@@ -120,6 +121,7 @@ class Generation:
         if not self._started_ns:
             self._n_cached = len(seq)
             self._started_ns = time.perf_counter_ns()
+            self._tell_prefill(len(seq))
 
     def pause(self) -> SequenceLike:
         """Leave the batch until the next `start`: all that was evaluated is pending again, for any sequence.
@@ -164,6 +166,8 @@ class Generation:
             SamplingError: no token can be sampled.
         """
         del self.pending[:n_evaluated]
+        if self._request.progress and not self._prompt_done_ns:
+            self._tell_prefill(len(self.prompt.tokens) - len(self.pending))
         if self.pending:
             return
         if not self._prompt_done_ns:
@@ -172,6 +176,14 @@ class Generation:
             self._finish("length")
         else:
             self._take(logits[-1])
+
+    def _tell_prefill(self, n_processed: int) -> None:
+        """Say how much of the prompt has been evaluated; what is evaluated again after a pause is not told twice."""
+        if n_processed > self._n_told:
+            self._n_told = n_processed
+            elapsed_ns = time.perf_counter_ns() - self._started_ns
+            n_tokens, truncated = len(self.prompt.tokens), self._truncated()
+            self._send(Prefill(self.id, n_tokens, self._n_cached, n_processed, elapsed_ns, truncated))
 
     def _take(self, logits: npt.NDArray[np.float32]) -> None:
         logits = logits[: self._tokenizer.n_vocab]  # a model may have more rows than there are tokens

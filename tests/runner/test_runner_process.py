@@ -30,6 +30,7 @@ from localllm.messages import (
     LoadRequest,
     Message,
     ModelSpec,
+    Prefill,
     Progress,
     Ready,
     Rendered,
@@ -82,9 +83,10 @@ class Pipes:
         self.to_runner.flush()
 
     def receive(self) -> Message:
-        """The next message that is no Figures: these are collected in `figures`."""
-        while isinstance(message := read_frame(self.from_runner), Figures):
-            self.figures.append(message)
+        """The next message that is no Prefill and no Figures: the latter are collected in `figures`."""
+        while isinstance(message := read_frame(self.from_runner), Figures | Prefill):
+            if isinstance(message, Figures):
+                self.figures.append(message)
         assert message is not None
         return message
 
