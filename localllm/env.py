@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "LOCALLLM_"
 TWIN_PREFIX = "OLLAMA_"
 DEFAULT_PORT = 11434
+AUTOMATIC_NUM_PARALLEL = 16
 KV_CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _SIZE_FACTORS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -49,7 +50,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("MODELS", "~/.localllm/models", "folder of the model store (Ollama's layout; may be Ollama's own)"),
     Variable("KEEP_ALIVE", "5m", "how long a model stays loaded after its last request (negative: for ever)"),
     Variable("LOAD_TIMEOUT", "5m", "give up loading a model after this long without progress (0: never)"),
-    Variable("NUM_PARALLEL", "1", "requests one model serves at the same time"),
+    Variable("NUM_PARALLEL", "0", "requests one model serves at the same time; others wait (0: 16)"),
     Variable("MAX_LOADED_MODELS", "0", "models loaded at the same time (0: chosen from memory, at most 3)"),
     Variable("MAX_QUEUE", "512", "requests that may wait before more are refused"),
     Variable("CONTEXT_LENGTH", "0", "context length where neither model nor request sets num_ctx (0: 4096)"),
@@ -253,7 +254,7 @@ def load_timeout_s() -> float | None:
 
 def num_parallel() -> int:
     """Requests one model serves at the same time, at least 1."""
-    return max(1, _read("NUM_PARALLEL", 1, _parse_count, "a count"))
+    return _read("NUM_PARALLEL", 0, _parse_count, "a count") or AUTOMATIC_NUM_PARALLEL
 
 
 def max_loaded_models() -> int:

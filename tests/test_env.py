@@ -110,7 +110,7 @@ def test_lists_and_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_ORIGINS", " https://a , https://b,, ")
     monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "Q8_0")
     monkeypatch.setenv("LOCALLLM_NUM_PARALLEL", "0")
-    assert env.origins() == ["https://a", "https://b"] and env.kv_cache_type() == "q8_0" and env.num_parallel() == 1
+    assert env.origins() == ["https://a", "https://b"] and env.kv_cache_type() == "q8_0" and env.num_parallel() == 16
     monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "q5_1")
     assert env.kv_cache_type() == "f16"
 

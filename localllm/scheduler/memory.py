@@ -15,6 +15,8 @@ from localllm.messages import LoadRequest
 
 KV_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 WORKSPACE_BYTES = 256 << 20
+KV_CACHE_SHARE = 0.25
+"""What of the memory beside weights and workspace the KV cache may take beyond one whole context."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,22 @@ class MemoryEstimate:
     workspace_bytes: int = WORKSPACE_BYTES
     n_ctx_train: int = 0
 
-    def total_bytes(self, num_ctx: int, num_parallel: int) -> int:
-        """Bytes with `num_parallel` sequences of `num_ctx` tokens (capped at the trained length)."""
-        n_ctx = min(num_ctx, self.n_ctx_train) if self.n_ctx_train else num_ctx
-        return self.weights_bytes + self.workspace_bytes + int(n_ctx * num_parallel * self.kv_bytes_per_token)
+    def total_bytes(self, num_kv: int) -> int:
+        """Bytes with a KV cache of `num_kv` tokens."""
+        return self.weights_bytes + self.workspace_bytes + int(num_kv * self.kv_bytes_per_token)
+
+    def capped(self, num_ctx: int) -> int:
+        """A context of at most the trained length."""
+        return min(num_ctx, self.n_ctx_train) if self.n_ctx_train else num_ctx
+
+    def num_kv(self, num_ctx: int, num_parallel: int, free_bytes: int) -> int:
+        """Tokens of the KV cache: a whole context, and more, up to one for each sequence, where a share of what is
+        free holds them."""
+        n_ctx = self.capped(num_ctx)
+        if not self.kv_bytes_per_token:
+            return n_ctx
+        left = max(0, free_bytes - self.total_bytes(0))
+        return max(n_ctx, min(n_ctx * num_parallel, int(left * KV_CACHE_SHARE / self.kv_bytes_per_token)))
 
 
 def estimate(want: LoadRequest) -> MemoryEstimate:

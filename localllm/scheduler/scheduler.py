@@ -537,9 +537,10 @@ class Scheduler:
             others = [resident for resident in self._residents.values() if resident.key != waiter.key]
             # Mapped weights count as available memory, though models in use need them there.
             reserved = sum(resident.weights_bytes for resident in others)
-            needed = estimate.total_bytes(want.num_ctx, want.num_parallel) + reserved
-            if len(others) < self._max_loaded and needed <= self._available_bytes():
-                return want
+            needed = estimate.total_bytes(estimate.capped(want.num_ctx)) + reserved
+            available = self._available_bytes()
+            if len(others) < self._max_loaded and needed <= available:
+                return replace(want, num_kv=estimate.num_kv(want.num_ctx, want.num_parallel, available - reserved))
             if not others:
                 return self._shrink(want, estimate)
             await self._evict(others, waiter)
@@ -580,9 +581,9 @@ class Scheduler:
     def _shrink(self, want: LoadRequest, estimate: memory.MemoryEstimate) -> LoadRequest:
         available = self._available_bytes()
         n_ctx = want.num_ctx
-        while n_ctx > MIN_SHRUNK_CTX and estimate.total_bytes(n_ctx, want.num_parallel) > available:
+        while n_ctx > MIN_SHRUNK_CTX and estimate.total_bytes(estimate.capped(n_ctx)) > available:
             n_ctx //= 2
-        needed = estimate.total_bytes(n_ctx, want.num_parallel)
+        needed = estimate.total_bytes(estimate.capped(n_ctx))
         if needed > available:
             raise RunnerError(
                 f"model requires more system memory ({_gib(needed)}) than is available ({_gib(available)})",
@@ -590,7 +591,7 @@ class Scheduler:
             )
         if n_ctx < want.num_ctx:
             logger.warning("%s: context cut from %d to %d to fit memory", want.model.name, want.num_ctx, n_ctx)
-        return replace(want, num_ctx=n_ctx)
+        return replace(want, num_ctx=n_ctx, num_kv=estimate.capped(n_ctx))
 
     async def _watch(self) -> None:
         while True:

@@ -28,7 +28,7 @@ class Settings:
     keep_alive_ns: int = 300 * NS_PER_S
     num_ctx: int = 0
     num_thread: int = 0
-    num_parallel: int = 1
+    num_parallel: int = env.AUTOMATIC_NUM_PARALLEL
     kv_cache_type: str = "f16"
     cache_dir: Path | None = None
     origins: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from kernels_cpu.ops.kv import KVLayout
 from localllm import env
 from localllm.messages import LoadRequest, ModelSpec
-from localllm.scheduler.memory import KV_BYTES_PER_VALUE, estimate
+from localllm.scheduler.memory import KV_BYTES_PER_VALUE, MemoryEstimate, estimate
 
 
 def want(path: Path) -> LoadRequest:
@@ -33,7 +33,7 @@ def test_sizes_come_from_the_header(tiny_models: ModuleType, tmp_path: Path) -> 
     found = estimate(want(path))
     assert (found.weights_bytes, found.n_ctx_train) == (path.stat().st_size, 128)
     assert found.kv_bytes_per_token == 2 * 2 * (16 + 16) * 2
-    assert found.total_bytes(1000, 3) - found.total_bytes(1000, 2) == 128 * found.kv_bytes_per_token
+    assert found.total_bytes(300) - found.total_bytes(200) == 100 * found.kv_bytes_per_token
 
 
 def test_types_of_the_cache_are_the_engines(tiny_models: ModuleType, tmp_path: Path) -> None:
@@ -59,3 +59,21 @@ def test_what_are_no_numbers_of_heads_is_for_the_runner_to_refuse(
         content = (getattr(tiny_models, content[0]), content[1])
     path = header(tiny_models, tmp_path / "m.gguf", (getattr(tiny_models, kind), content))
     assert estimate(want(path)).kv_bytes_per_token > 0
+
+
+@pytest.mark.parametrize(
+    ("num_ctx", "num_parallel", "free", "expected"),
+    [
+        *((1000, 16, 10**9, 16_000), (1000, 1, 10**9, 1000), (9999, 2, 10**9, 8192)),
+        *((1000, 16, 26_000, 1500), (1000, 16, 3000, 1000), (1000, 16, 0, 1000)),
+    ],
+)
+def test_the_kv_cache_has_a_whole_context_and_what_a_share_of_memory_gives(
+    num_ctx: int, num_parallel: int, free: int, expected: int
+) -> None:
+    """1000 of weights, 1000 of workspace, 4 a token; trained for 4096."""
+    assert MemoryEstimate(1000, 4.0, 1000, 4096).num_kv(num_ctx, num_parallel, free) == expected
+
+
+def test_without_keys_and_values_there_is_nothing_to_share() -> None:
+    assert MemoryEstimate(1000, 0.0, 1000, 512).num_kv(512, 16, 10**9) == 512

@@ -432,7 +432,7 @@ async def test_an_error_after_the_first_event_is_an_event(running: Running, add_
 
 async def test_a_full_queue_is_an_overload(running: Running, add_model: Add) -> None:
     add_model()
-    async with running(scheduler={"max_queue": 1}) as r:
+    async with running(scheduler={"max_queue": 1}, num_parallel=1) as r:
         await r.post("/api/generate", {"model": "m"})
         body = body_of("!sleep:0.2 x")
         responses = await asyncio.gather(*(r.post("/v1/messages", body) for _ in range(4)))

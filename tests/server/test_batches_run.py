@@ -174,7 +174,7 @@ async def test_every_endpoint(running: Running, add_model: Add, endpoint: str, b
 
 async def test_cancel(running: Running, add_model: Add) -> None:
     add_model()
-    async with running() as r:
+    async with running(num_parallel=1) as r:
         batch_id = await new_batch(r, line("a", "one"), line("b", "!forever"), line("c", "two"))
         while (await r.http.get(f"/v1/batches/{batch_id}")).json()["request_counts"]["completed"] == 0:
             await asyncio.sleep(0.02)
@@ -236,7 +236,7 @@ def test_an_input_of_too_many_requests_is_not_read_to_its_end(tmp_path: Path, mo
 
 async def test_expiry(running: Running, add_model: Add) -> None:
     add_model()
-    async with running() as r:
+    async with running(num_parallel=1) as r:
         lines = (line("a", "one"), line("b", "!forever"), line("c", "two"))
         batch = await ended(r, await new_batch(r, *lines, completion_window="2s"))
         assert batch["status"] == "expired" and batch["expired_at"]
@@ -282,7 +282,7 @@ async def test_a_model_taken_away_is_no_failure(
 @pytest.mark.parametrize("how", ["term", "kill"])
 def test_a_batch_survives_a_restart(start_live: Start, add_model: Add, tmp_path: Path, how: str) -> None:
     add_model()
-    state = {"LOCALLLM_STATE_DIR": str(tmp_path / "state")}
+    state = {"LOCALLLM_STATE_DIR": str(tmp_path / "state"), "LOCALLLM_NUM_PARALLEL": "1"}
     daemon = start_live(**state)
     with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="x") as client:
         content = jsonl(*(line(str(n), f"!sleep:0.15 !pid / {n}") for n in range(12)))

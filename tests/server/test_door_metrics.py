@@ -103,7 +103,7 @@ async def test_scrapes_beside_many_requests(running: Running, add_model: Add) ->
 
 async def test_a_full_queue_and_a_runner_that_dies(running: Running, add_model: Add) -> None:
     add_model()
-    async with running(scheduler={"max_queue": 1}) as r:
+    async with running(scheduler={"max_queue": 1}, num_parallel=1) as r:
         dying = {"model": "m", "prompt": "!figures:3 !sleep:0.6 !crash", "stream": False}
         first = asyncio.create_task(r.post("/api/generate", dying))
         await until(r, ("prompt_tokens_total", MODEL), 3)

@@ -208,7 +208,7 @@ async def test_a_failing_load(running: Running, add_model: Add) -> None:
 
 async def test_queue_overflow_is_503(running: Running, add_model: Add) -> None:
     add_model()
-    async with running(scheduler={"max_queue": 2}) as r:
+    async with running(scheduler={"max_queue": 2}, num_parallel=1) as r:
         await r.post("/api/generate", {"model": "m"})
         body = {"model": "m", "prompt": "!sleep:0.2 x", "stream": False}
         responses = await asyncio.gather(*(r.post("/api/generate", body) for _ in range(6)))
