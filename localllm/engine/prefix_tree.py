@@ -8,7 +8,7 @@ is that of SGLang's RadixAttention (Zheng et al., 2023).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 
 from kernels_cpu.graph import PAGE_POSITIONS
@@ -18,43 +18,53 @@ from localllm.engine.pages import PageAllocator
 class Node:
     """`tokens` are those of the page, at most PAGE_POSITIONS; only a full one has children, by their tokens.
 
-    A root has no page and no parent.
+    A root has no page (-1) and no parent; a node that left the tree has no page either. `key` is that of its root.
     """
 
-    __slots__ = ("children", "last_used", "page", "parent", "tokens")
+    __slots__ = ("children", "is_queued", "key", "last_used", "page", "parent", "tokens")
 
-    def __init__(self, tokens: tuple[int, ...], page: int, parent: Node | None) -> None:
+    def __init__(self, tokens: tuple[int, ...], page: int, parent: Node | None, key: Hashable) -> None:
         self.tokens = tokens
         self.page = page
         self.parent = parent
+        self.key = key
         self.children: dict[tuple[int, ...], Node] = {}
         self.last_used = 0
+        self.is_queued = False
 
 
 class PrefixTree:
     """Keeps pages until they are needed elsewhere: those used longest ago go first, none that a sequence holds.
 
-    Keys and values also depend on the adapters in force: there is a root for each *key*.
+    Keys and values also depend on the adapters in force: there is a root for each *key* that has pages. What could be
+    given up is known at any time, so that nothing ever looks at the whole tree.
     """
 
     def __init__(self, pages: PageAllocator) -> None:
         self._pages = pages
+        pages.on_idle = self._became_idle
         self._roots: dict[Hashable, Node] = {}
+        self._nodes: dict[int, Node] = {}  # by page
+        # Leaves that nobody uses, and some that were; each once, and not younger than it was when it was put here.
+        self._queue: list[tuple[int, int, Node]] = []
         self._now = 0
         self.n_evicted = 0
 
     def root(self, key: Hashable) -> Node:
-        """Where sequences under a key begin."""
+        """Where sequences under a key begin. It stays the tree's only while it has children: ask anew."""
         found = self._roots.get(key)
         if found is None:
-            found = self._roots[key] = Node((), -1, None)
+            found = self._roots[key] = Node((), -1, None, key)
         return found
 
     def find(self, tokens: Tokens[int], key: Hashable) -> tuple[list[Node], int]:
         """The pages that hold the longest known start of `tokens`, and how many tokens that is. Of the last page it may
         be a part."""
+        node = self._roots.get(key)
+        if node is None:
+            return [], 0
         found: list[Node] = []
-        node, n = self.root(key), 0
+        n = 0
         while (child := node.children.get(tuple(tokens[n : n + PAGE_POSITIONS]))) is not None:
             if len(child.tokens) < PAGE_POSITIONS:
                 break
@@ -67,71 +77,87 @@ class PrefixTree:
                 best, n_best = child, length
         if best is not None:
             found.append(best)
-        self._use(found)
+        if found:
+            self._use(found[-1])
         return found, n + n_best
 
     def add(self, parent: Node, tokens: tuple[int, ...], page: int) -> Node | None:
-        """Keep a page behind `parent`, of which the tree becomes a user. Gives the node of these tokens, which may have
-        another page already; None where longer ones are known that begin with them.
+        """Keep a page, which the caller holds, behind `parent`. Gives the node of these tokens, which may have another
+        page already; None where longer ones are known that begin with them.
         """
         known = parent.children.get(tokens)
         if known is None:
-            for child in list(parent.children.values()):
+            begun = []  # with the beginning of what is known now
+            for child in parent.children.values():
                 n = common_length(child.tokens, tokens)
                 if n == len(tokens):
                     return None
-                if n == len(child.tokens):  # the beginning of what is known now
-                    self._remove(child)
-            known = parent.children[tokens] = Node(tokens, page, parent)
-            self._pages.share(page)
-        self._use([known])
+                if n == len(child.tokens):
+                    begun.append(child)
+            known = parent.children[tokens] = self._nodes[page] = Node(tokens, page, parent, parent.key)
+            self._pages.keep(page)
+            for child in begun:
+                self._remove(child)
+        self._use(known)
         return known
 
     def evict(self, n: int) -> int:
         """Give pages up until `n` became free, those that were used longest ago first; how many did."""
-        if n <= 0:
-            return 0
         n_freed = 0
-        waiting = [(node.last_used, node.page, node) for node in self._nodes() if self._is_idle_leaf(node)]
-        heapq.heapify(waiting)
-        while waiting and n_freed < n:
-            _, _, leaf = heapq.heappop(waiting)
-            above = leaf.parent
-            self._remove(leaf)
+        while self._queue and n_freed < n:
+            queued, _, node = heapq.heappop(self._queue)
+            node.is_queued = False
+            if not self._is_idle_leaf(node):
+                continue
+            if node.last_used > queued:
+                self._enqueue(node)
+                continue
+            self._remove(node)
             n_freed += 1
-            if above is not None and self._is_idle_leaf(above):
-                heapq.heappush(waiting, (above.last_used, above.page, above))
         self.n_evicted += n_freed
         return n_freed
 
     @property
     def n_idle(self) -> int:
         """Pages that nobody but the tree uses."""
-        return sum(node.page >= 0 and self._pages.n_users(node.page) == 1 for node in self._nodes())
+        return self._pages.n_idle
 
-    def _use(self, nodes: list[Node]) -> None:
-        """Note that these are used now; what a leaf hangs from is never older than it."""
+    @property
+    def n_roots(self) -> int:
+        """Keys under which something is known."""
+        return len(self._roots)
+
+    def _use(self, node: Node) -> None:
+        """Note that a page is used now, and so are those before it, which take this over when they become leaves."""
         self._now += 1
-        for node in nodes:
-            above: Node | None = node
-            while above is not None and above.last_used != self._now:
-                above.last_used = self._now
-                above = above.parent
+        node.last_used = self._now
 
     def _remove(self, leaf: Node) -> None:
-        assert leaf.parent is not None and not leaf.children
-        del leaf.parent.children[leaf.tokens]
-        self._pages.release(leaf.page)
+        above = leaf.parent
+        assert above is not None and not leaf.children
+        page, leaf.page = leaf.page, -1
+        del above.children[leaf.tokens], self._nodes[page]
+        self._pages.give_up(page)
+        above.last_used = max(above.last_used, leaf.last_used)
+        if above.parent is None and not above.children:
+            self._roots.pop(above.key, None)
+        self._enqueue(above)
+
+    def _became_idle(self, page: int) -> None:
+        self._enqueue(self._nodes[page])
+
+    def _enqueue(self, node: Node) -> None:
+        """Put a node where `evict` looks, if it could be given up."""
+        if node.is_queued or not self._is_idle_leaf(node):
+            return
+        node.is_queued = True
+        heapq.heappush(self._queue, (node.last_used, node.page, node))
+        if len(self._queue) > 2 * self._pages.n_pages:  # of nodes that left the tree otherwise
+            self._queue = [item for item in self._queue if item[2].page >= 0]
+            heapq.heapify(self._queue)
 
     def _is_idle_leaf(self, node: Node) -> bool:
-        return node.page >= 0 and not node.children and self._pages.n_users(node.page) == 1
-
-    def _nodes(self) -> Iterator[Node]:
-        waiting = list(self._roots.values())
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting += node.children.values()
+        return node.page >= 0 and not node.children and self._pages.is_idle(node.page)
 
 
 def common_length(a: Tokens[int], b: Tokens[int]) -> int:
