@@ -45,7 +45,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("main_gpu", "integer", None, "accepted, this is a CPU backend"),
     Option("use_mmap", "boolean", None, "accepted; weights are always mapped"),
     Option("num_thread", "integer", 0, "threads; 0 is the number of physical cores", 0),
-    Option("draft_num_predict", "integer", 0, "accepted; nothing is drafted so far", 0),
+    Option("draft_num_predict", "integer", -1, "tokens guessed ahead at most; 0 is none, -1 as many as pay", -1),
     Option("num_keep", "integer", 4, "tokens kept at the front when the context is shifted or the prompt cut"),
     Option("num_predict", "integer", -1, "tokens to generate at most; negative is 10 x num_ctx"),
     Option("seed", "integer", -1, "seed of the draw; negative is random"),

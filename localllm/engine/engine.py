@@ -192,7 +192,7 @@ class Engine:
         """Appends each entry's tokens to its sequence, at most `n_batch` in all, and gives their logits.
 
         One item an entry: float32 [k, n_vocab] with k = 1 for "last" and the number of tokens for "all", None for
-        "none". The arrays are valid until the next step. A sequence may appear once. If anything is raised, no
+        "none" or 0. The arrays are valid until the next step. A sequence may appear once. If anything is raised, no
         sequence changed.
 
         Raises:
@@ -224,7 +224,7 @@ class Engine:
                 entry.seq.give_back()
             raise
         for entry in entries:
-            entry.seq.extend([int(token) for token in entry.tokens])
+            entry.seq.extend([int(token) for token in entry.tokens], entry.n_draft)
         return _split(entries, logits)
 
     def close(self) -> None:
@@ -244,6 +244,10 @@ class Engine:
         entry.seq.check_open()
         if len(entry.tokens) == 0:
             raise ValueError("step: expected at least one token an entry, got none")
+        if not 0 <= _n_out(entry) <= len(entry.tokens):
+            raise ValueError(f"step: expected logits of 0..{len(entry.tokens)} tokens, got {entry.logits}")
+        if not 0 <= entry.n_draft <= len(entry.tokens):
+            raise ValueError(f"step: expected a draft of 0..{len(entry.tokens)} tokens, got {entry.n_draft}")
         if self.is_bidirectional and len(entry.seq):
             raise ValueError("step: expected a whole sequence, got the rest of one")
         if len(entry.adapters) > MAX_PER_ROW:
@@ -283,6 +287,8 @@ class Engine:
 
 
 def _n_out(entry: Entry) -> int:
+    if isinstance(entry.logits, int):
+        return entry.logits
     return {"last": 1, "all": len(entry.tokens), "none": 0}[entry.logits]
 
 

@@ -14,7 +14,8 @@ from kernels_cpu.graph import PAGE_POSITIONS
 from localllm.engine.pages import PageAllocator
 from localllm.engine.prefix_tree import Node, PrefixTree
 
-Logits = Literal["last", "all", "none"]
+Logits = Literal["last", "all", "none"] | int
+"""Of which tokens of an entry logits are wanted; a number: of so many last ones."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Sequence:
 
     `slot` is its row in the engine's page tables; `table` is that row, int32 [max_pages], -1 where no page is held.
     Full pages are in the tree as soon as they are full. A page that others use too is copied before it is written to.
+    The last tokens may be a draft: others never see them unless `truncate` has kept them.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Sequence:
         self._tokens: list[int] = []
         self._nodes: list[Node] = []  # of the full pages
         self._n_held = 0
+        self._n_draft = 0
         self._is_open = True
 
     def begin_like(self, tokens: Sequence_[int]) -> None:
@@ -73,7 +76,8 @@ class Sequence:
         return self._is_open
 
     def truncate(self, n: int) -> None:
-        """Forgets all tokens but the first `n` and gives back the pages they do not need.
+        """Forgets all tokens but the first `n`, which are no draft from now on, and gives back the pages they do not
+        need.
 
         Raises:
             ValueError: the sequence is closed or has fewer tokens.
@@ -83,12 +87,15 @@ class Sequence:
             raise ValueError(f"truncate: expected 0..{len(self._tokens)} tokens, got {n}")
         del self._tokens[n:]
         del self._nodes[n // PAGE_POSITIONS :]
+        self._n_draft = 0
         self.give_back()
+        self._note_full_pages()
 
     def close(self) -> None:
         """Gives back all pages and the slot; what the tokens need stays in the tree. Closing twice is allowed."""
         if not self._is_open:
             return
+        self.truncate(len(self._tokens) - self._n_draft)
         rest = tuple(self._tokens[len(self._nodes) * PAGE_POSITIONS :])
         if rest and self._pool.tree is not None:
             self._pool.tree.add(self._last_node(self._pool.tree), rest, int(self._table[len(self._nodes)]))
@@ -127,11 +134,15 @@ class Sequence:
         self._table[n_kept : self._n_held] = -1
         self._n_held = n_kept
 
-    def extend(self, tokens: list[int]) -> None:
-        """Notes tokens whose keys and values have been written."""
+    def extend(self, tokens: list[int], n_draft: int = 0) -> None:
+        """Notes tokens whose keys and values have been written; the last `n_draft` are a draft, none before them is."""
         self._tokens.extend(tokens)
+        self._n_draft = n_draft
+        self._note_full_pages()
+
+    def _note_full_pages(self) -> None:
         if self._pool.tree is not None:
-            while (len(self._nodes) + 1) * PAGE_POSITIONS <= len(self._tokens):
+            while (len(self._nodes) + 1) * PAGE_POSITIONS <= len(self._tokens) - self._n_draft:
                 self._note_page(self._pool.tree)
 
     def _note_page(self, tree: PrefixTree) -> None:
@@ -160,13 +171,15 @@ class Sequence:
 class Entry:
     """A sequence's part in a step: ids to be appended, which of their logits are wanted, and the adapters in force.
 
-    The latter are places that `Engine.load_adapter` gave, at most MAX_PER_ROW, each with a scale.
+    The latter are places that `Engine.load_adapter` gave, at most MAX_PER_ROW, each with a scale. The last `n_draft`
+    ids are a draft: the sequence must be truncated to what is accepted before others may see them.
     """
 
     seq: Sequence
     tokens: Sequence_[int]
     logits: Logits = "last"
     adapters: tuple[tuple[int, float], ...] = ()
+    n_draft: int = 0
 
 
 def n_pages_for(n_tokens: int) -> int:

@@ -15,6 +15,7 @@ from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
 from localllm.runner.meter import Meter
 from localllm.runner.sequences import SequenceLike
+from localllm.runner.speculation import Speculation
 from localllm.runner.vectors import STEP_ROWS, VectorJob
 
 # Rows of prefill in a step beside decoding requests, so that their next token does not wait for a long prompt.
@@ -59,6 +60,7 @@ class Batch:
         self._n_parallel = n_parallel
         self._send = send
         self._meter = Meter(send)
+        self._speculation = Speculation()
         self._n_evicted = 0
         self._active: list[Generation] = []
         self._waiting: deque[Generation] = deque()
@@ -126,6 +128,7 @@ class Batch:
         for generation in self._active:
             self._make_room(generation)
         self._remove_done()
+        self._speculation.draft([g for g in self._active if g.is_decoding], self._engine.n_batch)
         planned = self._plan()
         if planned:
             self._evaluate(planned)
@@ -220,7 +223,8 @@ class Batch:
     def _evaluate(self, planned: list[tuple[Generation, int]]) -> None:
         """One step for all; if it fails, one for each, so that only the request at fault ends."""
         try:
-            results = self._engine.step([g.entry(n) for g, n in planned])
+            with self._speculation.timing(planned):
+                results = self._engine.step([g.entry(n) for g, n in planned])
         except Exception as error:
             if len(planned) == 1:
                 self._fail(planned[0][0], error)

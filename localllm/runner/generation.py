@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from localllm.chat import Thinking
 from localllm.engine import Entry
+from localllm.engine.prefix_tree import common_length
 from localllm.engine.sequence import Logits
 from localllm.errors import SamplingError
 from localllm.grammar.errors import ConstraintError
@@ -39,7 +40,8 @@ MAX_DECODED = 32
 class Generation:
     """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last, and those
     that its constraint, `compiled`, leaves no choice of. Without `jumps`, and where log-probabilities are wanted, the
-    same tokens are evaluated one by one.
+    same tokens are evaluated one by one. The last `n_draft` of them are guesses of what follows (`guess`): those that
+    would have come anyway are taken, with the logits of a single step, and the sequence forgets the others.
 
     `n_forced` counts the tokens that there was no choice of, `n_shifts` how often the context was full.
     `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent. Whoever
@@ -65,7 +67,8 @@ class Generation:
         self.seq: SequenceLike | None = None
         self.pending: list[int] = list(prompt.tokens)
         self.is_done = False
-        self.n_forced = self.n_shifts = 0
+        self.n_forced = self.n_shifts = self.n_draft = 0
+        self.n_drafts = self.n_drafted = self.n_accepted = 0
         self._request = request
         self._sampler = sampler
         self._tokenizer = tokenizer
@@ -80,6 +83,7 @@ class Generation:
         self._n_cached = self._n_shifted = 0
         self._n_told = -1
         self._n_decided = self._n_thinking = 0
+        self._n_unsure = 0  # tokens of the sequence that were guessed and have not come
         self._started_ns = self._prompt_done_ns = 0
         self._compiled = compiled
         self._constrained: Constrained | None = None
@@ -96,6 +100,21 @@ class Generation:
     def n_generated(self) -> int:
         """Tokens of the answer so far."""
         return len(self._generated)
+
+    @property
+    def generated(self) -> Sequence[int]:
+        """The answer's tokens so far, the pending ones among them, but not those that are guessed."""
+        return self._generated
+
+    @property
+    def n_draft_at_most(self) -> int:
+        """How many tokens may be guessed now: no more than the request permits and the next step could lead to."""
+        assert self.seq is not None
+        permitted = self._request.options.get("draft_num_predict", -1)
+        n_rows = MAX_DECODED - len(self.pending)
+        n_left = self._limit - len(self._generated) - 1
+        n_room = self._n_ctx - len(self.seq) - len(self.pending)
+        return max(0, min(n_rows, n_left, n_room, n_rows if permitted < 0 else permitted))
 
     @property
     def has_started(self) -> bool:
@@ -129,6 +148,7 @@ class Generation:
         What follows is the same, bit for bit, whether the sequence given back is still there by then or not.
         """
         assert self.seq is not None
+        self.drop_guesses()
         seq, self.seq = self.seq, None
         self.pending = [*seq.tokens, *self.pending]
         return seq
@@ -153,11 +173,28 @@ class Generation:
         self._n_shifted += n_drop
         self.n_shifts += 1
 
+    def guess(self, tokens: Sequence[int]) -> None:
+        """Before a step, while decoding: guess what follows, at most `n_draft_at_most` tokens."""
+        self.drop_guesses()
+        self.pending.extend(tokens)
+        self.n_draft = len(tokens)
+
+    def drop_guesses(self) -> None:
+        """Evaluate no guesses in the next step."""
+        del self.pending[len(self.pending) - self.n_draft :]
+        self.n_draft = 0
+
     def entry(self, n: int) -> Entry:
         """Its part in the next step: the first n pending tokens, with the logits that it wants of them."""
-        is_last = n == len(self.pending)
-        logits: Logits = "last" if is_last and self._limit > 0 else "none"
-        return Entry(self.seq, self.pending[:n], logits, self.adapters.entries)  # type: ignore[arg-type]
+        n_draft = max(0, n - self._n_certain)
+        is_wanted = n >= self._n_certain and self._limit > 0
+        logits: Logits = "none" if not is_wanted else n_draft + 1 if n_draft else "last"
+        return Entry(self.seq, self.pending[:n], logits, self.adapters.entries, n_draft)  # type: ignore[arg-type]
+
+    @property
+    def _n_certain(self) -> int:
+        """How many of the pending tokens are no guesses."""
+        return len(self.pending) - self.n_draft
 
     def advance(self, n_evaluated: int, logits: npt.NDArray[np.float32] | None) -> None:
         """After a step with its `entry`; `logits` are the rows, float32 [k, n_vocab], that this wanted.
@@ -165,6 +202,8 @@ class Generation:
         Raises:
             SamplingError: no token can be sampled.
         """
+        guesses = self.pending[self._n_certain : n_evaluated]
+        self.drop_guesses()
         del self.pending[:n_evaluated]
         if self._request.progress and not self._prompt_done_ns:
             self._tell_prefill(len(self.prompt.tokens) - len(self.pending))
@@ -174,8 +213,29 @@ class Generation:
             self._prompt_done_ns = time.perf_counter_ns()
         if logits is None:
             self._finish("length")
-        else:
+        elif not guesses:
             self._take(logits[-1])
+        else:
+            self._take_as_guessed(guesses, logits)
+
+    def _take_as_guessed(self, guesses: list[int], logits: npt.NDArray[np.float32]) -> None:
+        """Take tokens one after the other for as long as they are those guessed: row i is what follows the first i
+        guesses. Nothing that is taken depends on the guesses after it."""
+        assert self.seq is not None
+        n_right, self._n_unsure = 0, len(guesses)
+        try:
+            while not self.pending and not self.is_done:
+                self._take(logits[n_right])
+                if not self.is_done:  # else its last token is not evaluated, guessed or not
+                    n = common_length(self.pending, guesses[n_right:])
+                    del self.pending[:n]
+                    n_right, self._n_unsure = n_right + n, self._n_unsure - n
+        finally:
+            self.seq.truncate(len(self.seq) - self._n_unsure)
+            self._n_unsure = 0
+        self.n_drafts += 1
+        self.n_drafted += len(guesses)
+        self.n_accepted += n_right
 
     def _tell_prefill(self, n_processed: int) -> None:
         """Say how much of the prompt has been evaluated; what is evaluated again after a pause is not told twice."""
@@ -230,7 +290,8 @@ class Generation:
     def _n_forced_at_most(self) -> int:
         assert self.seq is not None
         n_left = self._limit - len(self._generated)
-        return min(MAX_DECODED - 1, n_left, self._n_ctx - len(self.seq) - len(self.pending))
+        n_evaluated = len(self.seq) - self._n_unsure
+        return min(MAX_DECODED - 1, n_left, self._n_ctx - n_evaluated - len(self.pending))
 
     def _add(self, token: int, entry: LogprobEntry | None = None) -> None:
         """Take a token of the answer and show what can be shown; it is evaluated next, unless this was the end."""

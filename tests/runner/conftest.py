@@ -22,6 +22,7 @@ from localllm.runner.templates import Templates
 from localllm.tokenizer import Tokenizer, load_tokenizer
 
 LogitsOf = Callable[[Sequence[int]], np.ndarray]
+OPTIONS = {"temperature": 0, "draft_num_predict": 0}
 
 
 class FakeSequence:
@@ -101,7 +102,9 @@ class FakeEngine:
         results: list[np.ndarray | None] = []
         for entry in entries:
             entry.seq._tokens.extend(entry.tokens)
-            results.append(self.logits_of(entry.seq._tokens)[None] if entry.logits == "last" else None)
+            n = {"last": 1, "none": 0}.get(entry.logits, entry.logits)
+            ends = range(len(entry.seq) - n + 1, len(entry.seq) + 1)
+            results.append(np.stack([self.logits_of(entry.seq._tokens[:end]) for end in ends]) if n else None)
         return results
 
     @property
@@ -121,10 +124,10 @@ class Runner:
         self.n_requests = 0
 
     def submit(self, prompt: str = "<|assistant|>", **fields: Any) -> str:
-        """A raw prompt unless told otherwise; options as in the API, temperature 0 unless told otherwise."""
+        """A raw prompt unless told otherwise; options as in the API, with OPTIONS unless told otherwise."""
         self.n_requests += 1
         fields = {"id": str(self.n_requests), "kind": "generate", "raw": fields.get("kind") != "chat"} | fields
-        fields["options"] = model_options.resolve({}, {"temperature": 0} | fields.get("options", {}))
+        fields["options"] = model_options.resolve({}, OPTIONS | fields.get("options", {}))
         generation = self.preparation.handle(GenerateRequest(prompt=prompt, **fields))
         if generation is not None:
             self.batch.submit(generation)

@@ -1,0 +1,57 @@
+"""Gives the requests that decode drafts of what follows, where that pays; it knows nothing of how drafts are judged."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+
+from localllm.runner.generation import Generation
+from localllm.runner.speculation.costs import StepCosts
+from localllm.runner.speculation.lengths import best_lengths
+from localllm.runner.speculation.lookup import Lookup
+
+# Rows of drafts in a step: from there on another one costs what it brings.
+MAX_DRAFT_ROWS = 64
+
+
+class Speculation:
+    """The drafts of a model's requests. Only the thread of the steps uses it; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._costs = StepCosts()
+        self._lookups: weakref.WeakKeyDictionary[Generation, Lookup] = weakref.WeakKeyDictionary()
+
+    def draft(self, decoding: Sequence[Generation], n_rows: int) -> None:
+        """Before a step: let the requests in it that decode guess, so that it has at most `n_rows` rows of theirs."""
+        for generation in decoding:
+            generation.drop_guesses()
+        guesses = [self._guess(generation) for generation in decoding]
+        if not any(tokens for tokens, _ in guesses):
+            return
+        n_certain = sum(len(generation.pending) for generation in decoding)
+        n_most = max(0, min(n_rows - n_certain, MAX_DRAFT_ROWS))
+        lengths = best_lengths([chances for _, chances in guesses], self._costs.of, n_certain, n_most)
+        for generation, (tokens, _), n in zip(decoding, guesses, lengths, strict=True):
+            generation.guess(tokens[:n])
+
+    def _guess(self, generation: Generation) -> tuple[list[int], list[float]]:
+        """The longest draft that could be evaluated, and the chances of its beginnings."""
+        if not generation.n_draft_at_most:
+            return [], []
+        lookup = self._lookups.get(generation)
+        if lookup is None:
+            lookup = self._lookups[generation] = Lookup(generation.prompt.tokens)
+        for token in generation.generated[len(lookup) - len(generation.prompt.tokens) :]:
+            lookup.add(token)
+        return lookup.guess(generation.n_draft_at_most)
+
+    @contextlib.contextmanager
+    def timing(self, planned: Sequence[tuple[Generation, int]]) -> Iterator[None]:
+        """Around the evaluation of so many rows of each request: learn what rows cost where all decode."""
+        start_s = self._clock()
+        yield
+        if all(generation.is_decoding for generation, _ in planned):
+            self._costs.note(sum(n for _, n in planned), self._clock() - start_s)

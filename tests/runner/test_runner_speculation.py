@@ -1,0 +1,198 @@
+"""Answers with guessed tokens, right and wrong, are those without, in everything that is told of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localllm.messages import Chunk, Done, Message, Prefill
+from localllm.runner.generation import Generation
+from localllm.runner.speculation import Speculation
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Al", "Bo", "Alberta"]}, "ages": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["name", "ages"],
+    "additionalProperties": False,
+}
+SAMPLING: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 1.5, "top_k": 0, "top_p": 1.0},
+    {"temperature": 0, "repeat_penalty": 1.6, "presence_penalty": 0.5, "frequency_penalty": 0.4, "repeat_last_n": 12},
+    {"temperature": 0.9, "mirostat": 2},
+    {"temperature": 0.9, "mirostat": 1},
+    {"temperature": 1.0, "dry_multiplier": 2.0, "dry_allowed_length": 1, "xtc_probability": 0.5, "typical_p": 0.9},
+]
+
+
+class NoGuesses:
+    """In place of what guesses."""
+
+    def draft(self, decoding: Sequence[Generation], n_rows: int) -> None:
+        pass
+
+    def timing(self, planned: Any) -> Any:
+        return contextlib.nullcontext()
+
+
+class Guesses(NoGuesses):
+    """Random beginnings of what will come, with random faults; `plain` are the answers without guesses."""
+
+    def __init__(self, plain: dict[str, Sequence[int]], seed: int, faults: float) -> None:
+        self.plain, self.faults = plain, faults
+        self.random = np.random.default_rng(seed)
+
+    def draft(self, decoding: Sequence[Generation], n_rows: int) -> None:
+        for generation in decoding:
+            generation.drop_guesses()
+            room = min(generation.n_draft_at_most, n_rows - sum(len(g.pending) for g in decoding))
+            n = int(self.random.integers(0, max(room, 0) + 1))
+            coming = self.plain[generation.id][len(generation.generated) :]
+            tokens = [*coming, *[7] * n][:n]
+            generation.guess([(t + 1) % 200 if self.random.random() < self.faults else t for t in tokens])
+
+
+def comparable(messages: list[Message]) -> list[Message]:
+    """Without what no two runs have in common."""
+    stats = {"prompt_eval_duration_ns": 0, "eval_duration_ns": 0, "load_duration_ns": 0, "prompt_eval_cached_count": 0}
+    told = [m for m in messages if not isinstance(m, Prefill)]
+    return [replace(m, stats=replace(m.stats, **stats)) if isinstance(m, Done) else m for m in told]
+
+
+def random_logits(runner: Any) -> Any:
+    """Logits that depend on the last three tokens, so that texts repeat themselves; ends are rare."""
+
+    def logits_of(tokens: Sequence[int]) -> np.ndarray:
+        logits = np.random.default_rng([11, *tokens[-3:]]).normal(0, 3, runner.tokenizer.n_vocab).astype(np.float32)
+        logits[256:263] = -20
+        logits[257] = 4  # <|eos|>
+        return logits
+
+    return logits_of
+
+
+class Run:
+    """The requests of one case, submitted together; others come and go at the given steps."""
+
+    def __init__(self, make: Any, requests: list[dict[str, Any]], pauses: frozenset[int], **sizes: Any) -> None:
+        self.requests, self.pauses, self.make, self.sizes = requests, pauses, make, sizes
+
+    def __call__(self, speculation: Any) -> tuple[dict[str, list[Message]], dict[str, list[int]], list[Any]]:
+        runner = self.make(n_parallel=len(self.requests) + 1, **self.sizes)
+        runner.engine.logits_of = random_logits(runner)
+        runner.batch._speculation = speculation
+        ids = [runner.submit("go<|assistant|>", **fields) for fields in self.requests]
+        generations = {g.id: g for g in runner.batch._waiting}
+        for step in range(2000):
+            if step in self.pauses:
+                runner.submit("stop<|assistant|>", options={"num_predict": 1, "draft_num_predict": 0})
+            if not any(g.id in ids for g in (*runner.batch._active, *runner.batch._waiting)):
+                break
+            runner.batch.step()
+        messages = {i: comparable(runner.result(i).messages) for i in ids}
+        assert all(isinstance(messages[i][-1], Done) for i in ids), messages
+        held = [seq.tokens for seq in runner.engine.closed_sequences]
+        return messages, {i: list(generations[i].generated) for i in ids}, held
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nothing_tells_that_tokens_were_guessed(script_runner: Any, data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 2), label="requests")
+    requests = []
+    for _ in range(n):
+        options = {
+            **data.draw(st.sampled_from(SAMPLING)),
+            "seed": data.draw(st.integers(0, 5)),
+            "num_predict": data.draw(st.sampled_from([1, 2, 9, 60, 90])),
+            "stop": data.draw(st.sampled_from([[], ["e"], ["zq", "\x05"]])),
+            "draft_num_predict": -1,
+        }
+        fields: dict[str, Any] = {
+            "options": options,
+            "logprobs": data.draw(st.booleans()),
+            "top_logprobs": data.draw(st.integers(0, 2)),
+            "shift": data.draw(st.booleans()),
+            "is_interactive": data.draw(st.booleans()),
+        }
+        if data.draw(st.booleans(), label="constrained"):
+            fields["format"] = data.draw(st.sampled_from([SCHEMA, "json"]))
+        requests.append(fields)
+    n_ctx = data.draw(st.sampled_from([24, 48, 4096]), label="n_ctx")
+    run = Run(script_runner, requests, data.draw(st.frozensets(st.integers(1, 20), max_size=2)), n_ctx=n_ctx)
+    messages, tokens, held = run(NoGuesses())
+    guesses = Guesses(tokens, data.draw(st.integers(0, 99)), data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])))
+    for speculation in (guesses, Speculation()):
+        found_messages, found_tokens, found_held = run(speculation)
+        assert found_tokens == tokens
+        assert found_messages == messages
+        if not run.pauses:
+            assert sorted(found_held) == sorted(held)
+
+
+def test_right_guesses_save_steps_and_are_counted(script_runner: Any) -> None:
+    options = {"num_predict": 60, "draft_num_predict": -1, "temperature": 1, "seed": 3, "ignore_eos": True}
+    run = Run(script_runner, [{"options": options}], frozenset())
+    _, tokens, _ = run(NoGuesses())
+    runner = script_runner()
+    runner.engine.logits_of = random_logits(runner)
+    runner.batch._speculation = Guesses(tokens, 1, 0.0)
+    runner.submit("go<|assistant|>", **run.requests[0])
+    (generation,) = runner.batch._waiting
+    runner.run()
+    assert list(generation.generated) == tokens["1"]
+    assert len(runner.engine.steps) <= 10
+    assert generation.n_accepted == generation.n_drafted == 60 - len(runner.engine.steps)
+    assert 0 < generation.n_drafts < len(runner.engine.steps)
+
+
+@pytest.mark.parametrize("permitted, most", [(0, 0), (3, 3), (-1, 31)])
+def test_the_option_bounds_drafts(script_runner: Any, permitted: int, most: int) -> None:
+    runner = script_runner(loop=True)
+    runner.submit(options={"num_predict": 40, "draft_num_predict": permitted})
+    runner.batch.step()
+    (generation,) = runner.batch._active
+    assert generation.n_draft_at_most == most
+
+
+def test_texts_that_repeat_themselves_are_guessed(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_parallel=2)
+    plain = runner.generate(options={"num_predict": 200})
+    n_steps = len(runner.engine.steps)
+    guessed = runner.generate(options={"num_predict": 200, "draft_num_predict": -1})
+    assert comparable(guessed.messages)[0] == replace(comparable(plain.messages)[0], id="2")
+    assert [c.text for c in guessed.chunks if isinstance(c, Chunk)] == plain.pieces
+    assert len(runner.engine.steps) - n_steps < n_steps / 2
+
+
+def test_a_canceled_request_leaves_no_guesses_behind(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_parallel=2)
+    request = runner.submit(options={"num_predict": 2000, "draft_num_predict": -1})
+    for _ in range(30):
+        runner.batch.step()
+    (generation,) = runner.batch._active
+    assert generation.n_accepted > 0
+    evaluated = [*generation.prompt.tokens, *generation.generated]
+    runner.batch.cancel(request)
+    runner.run()
+    (closed,) = runner.engine.closed_sequences
+    assert closed.tokens == tuple(evaluated[: len(closed.tokens)])
+
+
+def test_an_error_among_the_guesses_ends_one_request(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_parallel=2)
+    scripted = runner.engine.logits_of
+    runner.engine.logits_of = lambda tokens: scripted(tokens) * (np.nan if len(tokens) == 120 else 1)
+    failing = runner.submit(options={"num_predict": 300, "draft_num_predict": -1})
+    fine = runner.submit(options={"num_predict": 100, "draft_num_predict": -1})
+    runner.run()
+    assert runner.result(failing).error.kind == "SamplingError"
+    assert runner.result(fine).text == ("abcdef" * 34)[:200]
+    assert len("".join(runner.result(failing).pieces)) == 2 * 119
