@@ -305,7 +305,7 @@ class Chunk(Message):
 @dataclass(frozen=True)
 class Stats(Record):
     """Counts of tokens and durations of one request. `prompt_eval_count` includes those reused from the KV cache,
-    `eval_count` those of thinking."""
+    `eval_count` those of thinking, `draft_accepted_count` is how many of `draft_count` guessed tokens came."""
 
     load_duration_ns: int = 0
     prompt_eval_count: int = 0
@@ -314,6 +314,8 @@ class Stats(Record):
     eval_duration_ns: int = 0
     prompt_eval_cached_count: int = 0
     thinking_count: int = 0
+    draft_count: int = 0
+    draft_accepted_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -406,7 +408,8 @@ class Counts(Record):
 
     `prompt_tokens` were evaluated as parts of prompts or inputs, `prompt_tokens_cached` found in the KV cache instead,
     of `prompt_cache_lookups` prompts, `prompt_cache_hits` of which found some. `forced_tokens` are those of
-    `generated_tokens` that a constraint left no choice of. A shift drops the middle of a full context.
+    `generated_tokens` that a constraint left no choice of. A draft is what was guessed of an answer's next tokens and
+    evaluated with the last one; `draft_tokens_accepted` of `draft_tokens` came. A shift drops the middle of a full context.
     `kv_cache_page_evictions` are pages of known tokens that were given up for others.
     """
 
@@ -416,6 +419,9 @@ class Counts(Record):
     prompt_cache_hits: int = 0
     generated_tokens: int = 0
     forced_tokens: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    draft_tokens_accepted: int = 0
     constrained_answers: int = 0
     context_shifts: int = 0
     kv_cache_page_evictions: int = 0

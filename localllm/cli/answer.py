@@ -117,3 +117,5 @@ def _timings(last_chunk: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if duration_ns:
             yield f"{label} duration", format_go_duration(duration_ns)
             yield f"{label} rate", f"{count / (duration_ns / 1e9):.2f} tokens/s"
+    if n_drafted := last_chunk.get("draft_count") or 0:
+        yield "draft count", f"{n_drafted} token(s), {last_chunk.get('draft_accepted_count') or 0} accepted"

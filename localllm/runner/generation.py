@@ -41,7 +41,8 @@ class Generation:
     """`pending` are the tokens still to be evaluated: the rest of the prompt, later the token sampled last, and those
     that its constraint, `compiled`, leaves no choice of. Without `jumps`, and where log-probabilities are wanted, the
     same tokens are evaluated one by one. The last `n_draft` of them are guesses of what follows (`guess`): those that
-    would have come anyway are taken, with the logits of a single step, and the sequence forgets the others.
+    would have come anyway are taken, with the logits of a single step, and the sequence forgets the others. `n_drafts`
+    such drafts were evaluated, of `n_drafted` tokens, `n_accepted` of which came.
 
     `n_forced` counts the tokens that there was no choice of, `n_shifts` how often the context was full.
     `seq` is None until the request is admitted to the batch. `is_done` once its last message has been sent. Whoever
@@ -223,6 +224,8 @@ class Generation:
         guesses. Nothing that is taken depends on the guesses after it."""
         assert self.seq is not None
         n_right, self._n_unsure = 0, len(guesses)
+        self.n_drafts += 1
+        self.n_drafted += len(guesses)
         try:
             while not self.pending and not self.is_done:
                 self._take(logits[n_right])
@@ -230,12 +233,10 @@ class Generation:
                     n = common_length(self.pending, guesses[n_right:])
                     del self.pending[:n]
                     n_right, self._n_unsure = n_right + n, self._n_unsure - n
+                    self.n_accepted += n
         finally:
             self.seq.truncate(len(self.seq) - self._n_unsure)
             self._n_unsure = 0
-        self.n_drafts += 1
-        self.n_drafted += len(guesses)
-        self.n_accepted += n_right
 
     def _tell_prefill(self, n_processed: int) -> None:
         """Say how much of the prompt has been evaluated; what is evaluated again after a pause is not told twice."""
@@ -360,6 +361,8 @@ class Generation:
             eval_duration_ns=now - self._prompt_done_ns,
             prompt_eval_cached_count=self._n_cached,
             thinking_count=self._n_thinking,
+            draft_count=self.n_drafted,
+            draft_accepted_count=self.n_accepted,
         )
 
     def _context(self) -> list[int] | None:

@@ -52,11 +52,15 @@ class Meter:
         if not generation.is_decoding:
             self._counts["prompt_tokens"] += n_evaluated
         n_generated, n_forced = generation.n_generated, generation.n_forced
+        n_drafts, n_drafted, n_accepted = generation.n_drafts, generation.n_drafted, generation.n_accepted
         try:
             yield
         finally:
             self._counts["generated_tokens"] += generation.n_generated - n_generated
             self._counts["forced_tokens"] += generation.n_forced - n_forced
+            self._counts["drafts"] += generation.n_drafts - n_drafts
+            self._counts["draft_tokens"] += generation.n_drafted - n_drafted
+            self._counts["draft_tokens_accepted"] += generation.n_accepted - n_accepted
             if generation.n_generated > n_generated:
                 now_s = self._clock()
                 if generation in self._taken_s:

@@ -233,6 +233,8 @@ def final_fields(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
         "eval_count": stats.eval_count,
         "eval_duration": stats.eval_duration_ns,
         "prompt_eval_cached_count": stats.prompt_eval_cached_count,
+        "draft_count": stats.draft_count,
+        "draft_accepted_count": stats.draft_accepted_count,
         "truncated": done.truncated,
         "context_length": turn.n_ctx if turn.n_ctx < asked.options["num_ctx"] else 0,
         "warnings": done.warnings,

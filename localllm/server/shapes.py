@@ -10,6 +10,7 @@ _STATISTICS: dict[str, Type] = {
     for name in (
         *("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration"),
         *("eval_count", "eval_duration", "prompt_eval_cached_count", "context_length"),
+        *("draft_count", "draft_accepted_count"),
     )
 }
 _LAST: dict[str, Type] = {

@@ -137,6 +137,8 @@ def test_timings_go_to_standard_error(daemon: Any, cli: Cli) -> None:
         "prompt_eval_duration": 325_953_000,
         "eval_count": 290,
         "eval_duration": 4_709_213_000,
+        "draft_count": 120,
+        "draft_accepted_count": 97,
     }
     result = cli("run", "m", "--verbose", "hi")
     assert result.out == "ok\n"
@@ -149,6 +151,7 @@ def test_timings_go_to_standard_error(daemon: Any, cli: Cli) -> None:
         "eval count:           290 token(s)",
         "eval duration:        4.709213s",
         "eval rate:            61.58 tokens/s",
+        "draft count:          120 token(s), 97 accepted",
     ]
 
 

@@ -61,7 +61,8 @@ class Guesses(NoGuesses):
 
 def comparable(messages: list[Message]) -> list[Message]:
     """Without what no two runs have in common."""
-    stats = {"prompt_eval_duration_ns": 0, "eval_duration_ns": 0, "load_duration_ns": 0, "prompt_eval_cached_count": 0}
+    names = ("prompt_eval_duration_ns", "eval_duration_ns", "prompt_eval_cached_count")
+    stats: dict[str, Any] = dict.fromkeys((*names, "draft_count", "draft_accepted_count"), 0)
     told = [m for m in messages if not isinstance(m, Prefill)]
     return [replace(m, stats=replace(m.stats, **stats)) if isinstance(m, Done) else m for m in told]
 
@@ -151,6 +152,12 @@ def test_right_guesses_save_steps_and_are_counted(script_runner: Any) -> None:
     assert len(runner.engine.steps) <= 10
     assert generation.n_accepted == generation.n_drafted == 60 - len(runner.engine.steps)
     assert 0 < generation.n_drafts < len(runner.engine.steps)
+    stats = runner.result("1").done.stats
+    assert (stats.draft_count, stats.draft_accepted_count) == (generation.n_drafted, generation.n_accepted)
+    runner.batch.report()
+    counts = runner.sent[-1].counts
+    assert (counts.drafts, counts.draft_tokens) == (generation.n_drafts, generation.n_drafted)
+    assert counts.draft_tokens_accepted == generation.n_accepted
 
 
 @pytest.mark.parametrize("permitted, most", [(0, 0), (3, 3), (-1, 31)])
