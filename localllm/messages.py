@@ -409,8 +409,8 @@ class Counts(Record):
     `prompt_tokens` were evaluated as parts of prompts or inputs, `prompt_tokens_cached` found in the KV cache instead,
     of `prompt_cache_lookups` prompts, `prompt_cache_hits` of which found some. `forced_tokens` are those of
     `generated_tokens` that a constraint left no choice of. A draft is what was guessed of an answer's next tokens and
-    evaluated with the last one; `draft_tokens_accepted` of `draft_tokens` came. A shift drops the middle of a full context.
-    `kv_cache_page_evictions` are pages of known tokens that were given up for others.
+    evaluated with the last one; `draft_tokens_accepted` of `draft_tokens` came. A shift drops the middle of a full
+    context. `kv_cache_page_evictions` are pages of known tokens that were given up for others.
     """
 
     prompt_tokens: int = 0
