@@ -52,6 +52,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LOAD_TIMEOUT", "5m", "give up loading a model after this long without progress (0: never)"),
     Variable("NUM_PARALLEL", "0", "requests one model serves at the same time; others wait (0: 16)"),
     Variable("MAX_LOADED_MODELS", "0", "models loaded at the same time (0: chosen from memory, at most 3)"),
+    Variable(
+        "TBT_TARGET_MS",
+        "100",
+        "milliseconds between the tokens of an answer that other requests' prompts may stretch it to (0: any)",
+        False,
+    ),
     Variable("MAX_QUEUE", "512", "requests that may wait before more are refused"),
     Variable("CONTEXT_LENGTH", "0", "context length where neither model nor request sets num_ctx (0: 4096)"),
     Variable(
@@ -267,6 +273,11 @@ def max_queue() -> int:
     return _read("MAX_QUEUE", 512, _parse_count, "a count")
 
 
+def tbt_target_ms() -> int:
+    """Milliseconds between the tokens of an answer that prompts of others may stretch it to; 0 sets no bound."""
+    return _read("TBT_TARGET_MS", 100, _parse_count, "a number of milliseconds")
+
+
 def context_length() -> int:
     """Context length where neither model nor request sets num_ctx; 0 leaves the choice to the runner."""
     return _read("CONTEXT_LENGTH", 0, _parse_count, "a count of tokens")
@@ -390,7 +401,7 @@ def editor() -> str:
 
 _CHECKED: tuple[Callable[[], Any], ...] = (
     *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
-    *(max_queue, context_length, num_threads, kv_cache_type, weight_cache_max),
+    *(max_queue, tbt_target_ms, context_length, num_threads, kv_cache_type, weight_cache_max),
     *(api_keys, max_body, max_upload, files_max, client_timeout_s, max_connections),
 )
 

@@ -410,7 +410,8 @@ class Counts(Record):
     of `prompt_cache_lookups` prompts, `prompt_cache_hits` of which found some. `forced_tokens` are those of
     `generated_tokens` that a constraint left no choice of. A draft is what was guessed of an answer's next tokens and
     evaluated with the last one; `draft_tokens_accepted` of `draft_tokens` came. A shift drops the middle of a full
-    context. `kv_cache_page_evictions` are pages of known tokens that were given up for others.
+    context. `kv_cache_page_evictions` are pages of known tokens that were given up for others, `preemptions` requests
+    that gave their pages back for others and went on later. `step_ns` is what the `steps` for text took.
     """
 
     prompt_tokens: int = 0
@@ -425,17 +426,23 @@ class Counts(Record):
     constrained_answers: int = 0
     context_shifts: int = 0
     kv_cache_page_evictions: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    step_ns: int = 0
 
 
 @dataclass(frozen=True)
 class Levels(Record):
     """How much of something there is in a runner now: requests in its steps and before them, pages of the KV cache,
-    those that sequences hold. Others may hold tokens of requests that have ended."""
+    those that sequences hold, and those that hold tokens for whoever begins alike. `prefill_budget` is how many rows of
+    prompts the latest step beside decoding had room for."""
 
     sequences_running: int = 0
     sequences_waiting: int = 0
     kv_cache_pages: int = 0
     kv_cache_pages_used: int = 0
+    kv_cache_pages_idle: int = 0
+    prefill_budget: int = 0
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,11 @@ class Engine:
         return self._pages.n_free + self._tree.n_idle
 
     @property
+    def n_pages_idle(self) -> int:
+        """Those of them that hold tokens."""
+        return self._tree.n_idle
+
+    @property
     def n_pages_evicted(self) -> int:
         """How often a page with known tokens was given up for another use."""
         return self._tree.n_evicted

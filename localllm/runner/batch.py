@@ -1,8 +1,9 @@
-"""The step loop: the next tokens of each decoding request and as much prefill as fits; it knows nothing of text."""
+"""The step loop: the next tokens of each decoding request and what prefill there is time for; it knows no text."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
@@ -10,16 +11,22 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from localllm.engine import KVCacheFullError, NoSlotError
 from localllm.messages import Levels, Message
+from localllm.runner.budget import Budget, Room
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
+from localllm.runner.jobs import Jobs
 from localllm.runner.meter import Meter
+from localllm.runner.planning import Order, Plan, Share, is_about_to_be_known
 from localllm.runner.sequences import SequenceLike
 from localllm.runner.speculation import Speculation
-from localllm.runner.vectors import STEP_ROWS, VectorJob
+from localllm.runner.vectors import VectorJob
 
-# Rows of prefill in a step beside decoding requests, so that their next token does not wait for a long prompt.
-PREFILL_BESIDE_DECODE = 64
+DEFAULT_TARGET_S = 0.1
+"""The time between the tokens of an answer that prompts of others may stretch it to."""
+SLACK_PAGES = 2
+"""Pages that must be left for each request before one more is admitted: they all grow."""
 
 
 class EngineLike(Protocol):
@@ -41,6 +48,9 @@ class EngineLike(Protocol):
     def n_pages_free(self) -> int: ...
 
     @property
+    def n_pages_idle(self) -> int: ...
+
+    @property
     def n_pages_evicted(self) -> int: ...
 
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> SequenceLike: ...
@@ -53,24 +63,40 @@ class Batch:
 
     A request that fails ends alone. A canceled one takes part in no further step. Requests that are not interactive
     run only while none that is runs or waits: then they are paused, and their place in the KV cache may be taken.
+
+    A request is admitted when there is time for its prompt, not before: so it finds in the KV cache what others have
+    evaluated meanwhile. Where a step does not fit the KV cache, the one that arrived last is paused, and goes on when
+    there is room again: so the one that arrived first always ends. `target_s` and `clock` are those of a Budget.
     """
 
-    def __init__(self, engine: EngineLike, n_parallel: int, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        engine: EngineLike,
+        n_parallel: int,
+        send: Callable[[Message], None],
+        target_s: float = DEFAULT_TARGET_S,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._engine = engine
         self._n_parallel = n_parallel
         self._send = send
+        self._clock = clock
         self._meter = Meter(send)
         self._speculation = Speculation()
-        self._n_evicted = 0
+        self._budget = Budget(engine.n_batch, target_s)
+        self._order = Order(self._budget.prefill_s, clock)
+        self._n_evicted = self._n_prefill_rows = 0
         self._active: list[Generation] = []
         self._waiting: deque[Generation] = deque()
-        self._jobs: deque[VectorJob] = deque()
         self._canceled: set[str] = set()
         self._changed = threading.Condition()
+        self._jobs = Jobs(engine, self._budget, self._meter, self._changed, clock)
+        self._refused: tuple[Generation, int, int] | None = None
         self._is_closed = False
 
     def submit(self, generation: Generation) -> None:
         with self._changed:
+            self._order.arrive(generation)
             self._waiting.append(generation)
             self._changed.notify()
 
@@ -85,7 +111,7 @@ class Batch:
         with self._changed:
             canceled = [g for g in self._waiting if g.id == request_id]
             self._waiting = deque(g for g in self._waiting if g.id != request_id)
-            if request_id in [*(g.id for g in self._active), *(job.id for job in self._jobs)]:
+            if any(g.id == request_id for g in self._active) or self._jobs.has(request_id):
                 self._canceled.add(request_id)
         for generation in canceled:
             generation.adapters.release()
@@ -113,7 +139,8 @@ class Batch:
         n_evicted, self._n_evicted = self._n_evicted, engine.n_pages_evicted
         self._meter.count("kv_cache_page_evictions", self._n_evicted - n_evicted)
         n_used = engine.n_pages - engine.n_pages_free
-        self._meter.report(Levels(n_running, n_waiting, engine.n_pages, n_used))
+        n_idle, n_budget = engine.n_pages_idle, self._n_prefill_rows
+        self._meter.report(Levels(n_running, n_waiting, engine.n_pages, n_used, n_idle, n_budget))
 
     def _wait_for_work(self) -> bool:
         with self._changed:
@@ -124,33 +151,19 @@ class Batch:
         """Admit, plan, evaluate, take the results; does nothing where there is nothing to do."""
         self._remove_canceled()
         self._give_way_to_interactive()
-        self._admit()
         for generation in self._active:
             self._make_room(generation)
         self._remove_done()
         self._speculation.draft([g for g in self._active if g.is_decoding], self._engine.n_batch)
-        planned = self._plan()
-        if planned:
-            self._evaluate(planned)
+        plan = Plan(self._decoding())
+        job = self._jobs.next(is_nobody_else=not self._active and not self._waiting)
+        if job is None or not plan.decoding or not self._jobs.has_turn():
+            plan.prompts = self._prompts(self._budget.room([share.part for share in plan.decoding]))
+        if plan.shares:
+            self._evaluate(plan)
         self._remove_done()
-        self._advance_job()
-
-    def _advance_job(self) -> None:
-        """One step of the first job of vectors that somebody waits for, or else of the first."""
-        with self._changed:
-            job = next((job for job in self._jobs if job.is_interactive), self._jobs[0] if self._jobs else None)
-            is_alone = not self._active and not self._waiting
-        if job is None or not (job.is_interactive or is_alone):
-            return
-        is_beside_decode = any(g.is_decoding for g in self._active)
-        n_rows = PREFILL_BESIDE_DECODE if is_beside_decode else min(STEP_ROWS, self._engine.n_batch)
-        n_evaluated = job.n_evaluated
-        job.step(n_rows, is_alone)
-        self._meter.count("prompt_tokens", job.n_evaluated - n_evaluated)
-        if job.is_done:
-            job.adapters.release()
-            with self._changed:
-                self._jobs.remove(job)
+        if job is not None and not (plan.decoding and plan.prompts):
+            self._jobs.step(job, [share.part for share in self._decoding()], is_alone=not self._active)
 
     def _make_room(self, generation: Generation) -> None:
         n_shifts = generation.n_shifts
@@ -160,12 +173,9 @@ class Batch:
     def _remove_canceled(self) -> None:
         with self._changed:
             canceled, self._canceled = self._canceled, set()
-            jobs = [job for job in self._jobs if job.id in canceled]
-            for job in jobs:
-                self._jobs.remove(job)
-        for job in jobs:
-            job.close()
-            job.adapters.release()
+        if not canceled:
+            return
+        self._jobs.cancel(canceled)
         for generation in self._active:
             if generation.id in canceled:
                 generation.is_done = True
@@ -178,66 +188,154 @@ class Batch:
         for generation in paused:
             self._make_room(generation)  # a full sequence could not be evaluated again as it is
         self._remove_done()
-        for generation in reversed([g for g in paused if not g.is_done]):
-            generation.pause().close()
-            with self._changed:
-                self._active.remove(generation)
-                self._waiting.appendleft(generation)
+        for generation in paused:
+            if not generation.is_done:
+                self._pause(generation)
 
-    def _admit(self) -> None:
-        while (generation := self._next()) is not None:
-            try:
-                seq = self._engine.open_sequence(generation.pending, generation.adapters.key)
-                self._meter.admitted(generation, len(seq))
-                generation.start(seq)
-            except Exception as error:
-                self._fail(generation, error)
-
-    def _next(self) -> Generation | None:
-        """The request to admit, which is active from now on: an interactive one, or, where there is none, another."""
+    def _pause(self, generation: Generation) -> None:
+        """Let it wait, before all that have not begun; its pages are for whoever needs them."""
+        generation.pause().close()
         with self._changed:
-            if len(self._active) >= self._n_parallel:
-                return None
+            self._active.remove(generation)
+            self._waiting.append(generation)
+
+    def _decoding(self) -> list[Share]:
+        """Whose answers go on, with the tokens that are next."""
+        shares: list[Share] = []
+        n_left = self._engine.n_batch
+        for generation in self._active:
+            if generation.is_decoding and (n := min(generation.n_ready, n_left)) > 0:
+                shares.append(Share(generation, n))
+                n_left -= n
+        return shares
+
+    def _prompts(self, room: Room) -> list[Share]:
+        """Whose prompts are evaluated in the next step, the most urgent ones first; who waits is admitted for that."""
+        with self._changed:
             is_wanted = any(g.is_interactive for g in (*self._active, *self._waiting))
-            generation = next((g for g in self._waiting if g.is_interactive or not is_wanted), None)
-            if generation is not None:
-                self._waiting.remove(generation)
-                self._active.append(generation)
-            return generation
+            waiting = [g for g in self._waiting if g.is_interactive or not is_wanted]
+        begun = [g for g in self._active if not g.is_decoding]
+        shares: list[Share] = []
+        is_open = not self._jobs.waits_for_room
+        for generation in self._in_order(begun, waiting):
+            if not room.fits(self._order.n_evaluated(generation)):
+                break
+            if generation.seq is None:
+                if not is_open or is_about_to_be_known(generation, shares):
+                    continue
+                is_open = self._admit(generation)
+            if generation.seq is None or generation.is_done:
+                continue
+            if n := room.take(len(generation.seq), generation.n_ready):
+                shares.append(Share(generation, n))
+        return shares
 
-    def _plan(self) -> list[tuple[Generation, int]]:
-        """Who takes part in the next step, with how many of its pending tokens: decoding requests first."""
-        decoding = [g for g in self._active if g.is_decoding]
-        others = [g for g in self._active if not g.is_decoding]
-        planned: list[tuple[Generation, int]] = []
-        budget = self._engine.n_batch
-        for group in (decoding, others):
-            for generation in group:
-                n = min(generation.n_ready, budget)
-                if n > 0:
-                    planned.append((generation, n))
-                    budget -= n
-            budget = min(budget, PREFILL_BESIDE_DECODE) if planned else budget
-        return planned
+    def _in_order(self, begun: list[Generation], waiting: list[Generation]) -> list[Generation]:
+        if len(begun) + len(waiting) < 2:
+            return begun + waiting
+        for generation in waiting:
+            if not self._order.was_looked_up(generation):
+                self._look_up(generation)
+        return self._order.sorted(begun + waiting)
 
-    def _evaluate(self, planned: list[tuple[Generation, int]]) -> None:
-        """One step for all; if it fails, one for each, so that only the request at fault ends."""
+    def _look_up(self, generation: Generation) -> None:
+        """See how much of a prompt is in the KV cache, which decides whose turn is first."""
         try:
-            with self._speculation.timing(planned):
-                results = self._engine.step([g.entry(n) for g, n in planned])
-        except Exception as error:
-            if len(planned) == 1:
-                self._fail(planned[0][0], error)
-                return
-            for part in planned:
-                self._evaluate([part])
+            seq = self._engine.open_sequence(generation.pending, generation.adapters.key)
+        except NoSlotError:
             return
-        for (generation, n), logits in zip(planned, results, strict=True):
+        self._order.note_known(generation, len(seq))
+        seq.close()
+
+    def _admit(self, generation: Generation) -> bool:
+        """Let a request take part from now on; False where it, and all after it, must wait."""
+        if len(self._active) >= self._n_parallel or self._is_refused(generation):
+            return False
+        try:
+            seq = self._engine.open_sequence(generation.pending, generation.adapters.key)
+        except NoSlotError:  # jobs have them all
+            return False
+        if not self._has_room(generation, seq):
+            seq.close()
+            self._refused = generation, self._engine.n_pages_free, len(self._active)
+            return False
+        with self._changed:
+            if generation not in self._waiting:  # canceled meanwhile
+                seq.close()
+                return True
+            self._waiting.remove(generation)
+            self._active.append(generation)
+        self._meter.admitted(generation, len(seq))
+        try:
+            generation.start(seq)
+        except Exception as error:
+            self._fail(generation, error)
+        return True
+
+    def _is_refused(self, generation: Generation) -> bool:
+        """Whether there was no room for it, and there is no more now."""
+        if self._refused is None or self._refused[0] is not generation:
+            return False
+        _, n_free, n_active = self._refused
+        return self._engine.n_pages_free <= n_free and len(self._active) >= max(n_active, 1)
+
+    def _has_room(self, generation: Generation, seq: SequenceLike) -> bool:
+        """Whether the KV cache holds a request's tokens beside what is promised to others, and what they grow by."""
+        if not self._active:
+            return True  # jobs give way
+        n_missing = seq.n_pages_missing(len(generation.pending) - len(seq))
+        for other in self._active:
+            if other.seq is not None:
+                n_missing += other.seq.n_pages_missing(other.n_ready)
+        return n_missing + SLACK_PAGES * (len(self._active) + 1) <= self._engine.n_pages_free
+
+    def _evaluate(self, plan: Plan) -> None:
+        """One step for all; if it fails, one for each, so that only the request at fault ends."""
+        started_s = self._clock()
+        decoding, prompts = [s.part for s in plan.decoding], [s.part for s in plan.prompts]
+        try:
+            with self._speculation.timing(plan.shares):
+                results = self._engine.step([g.entry(n) for g, n in plan.shares])
+        except KVCacheFullError as error:
+            self._make_way(plan, error)
+            return
+        except Exception as error:
+            if len(plan.shares) == 1:
+                self._fail(plan.shares[0].generation, error)
+                return
+            for share in plan.shares:
+                if share.generation.seq is not None:
+                    self._evaluate(Plan(prompts=[share]))
+            return
+        for (generation, n), logits in zip(plan.shares, results, strict=True):
             try:
                 with self._meter.advancing(generation, n):
                     generation.advance(n, logits)
             except Exception as error:
                 self._fail(generation, error)
+        seconds = self._clock() - started_s
+        self._budget.observe(decoding, prompts, seconds)
+        self._meter.stepped(seconds)
+        if decoding and prompts:
+            self._n_prefill_rows = sum(part.n for part in prompts)
+
+    def _make_way(self, plan: Plan, error: KVCacheFullError) -> None:
+        """Evaluate what did not fit without guesses, or once jobs, or else the youngest request, gave their pages back."""
+        running = [g for g in self._active if not g.is_done]
+        if any(g.n_draft for g in running):
+            for generation in running:
+                generation.drop_guesses()
+            self._evaluate(Plan([Share(g, min(n, len(g.pending))) for g, n in plan.decoding], plan.prompts))
+        elif self._jobs.give_way():
+            self._evaluate(plan)
+        elif len(running) > 1:
+            youngest = self._order.youngest(running)
+            self._pause(youngest)
+            self._meter.count("preemptions")
+            if (rest := plan.without(youngest)).shares:
+                self._evaluate(rest)
+        else:
+            self._fail(plan.shares[0].generation, error)
 
     def _fail(self, generation: Generation, error: Exception) -> None:
         self._send(error_message(generation.id, error))
@@ -245,6 +343,8 @@ class Batch:
 
     def _remove_done(self) -> None:
         done = [g for g in self._active if g.is_done]
+        if not done:
+            return
         with self._changed:
             self._active = [g for g in self._active if not g.is_done]
         for generation in done:

@@ -67,6 +67,11 @@ class Meter:
                     self._token_gaps.observe(now_s - self._taken_s[generation])
                 self._taken_s[generation] = now_s
 
+    def stepped(self, seconds: float) -> None:
+        """A step was run, which took so long."""
+        self._counts["steps"] += 1
+        self._counts["step_ns"] += round(seconds * 1e9)
+
     def is_due(self, is_busy: bool) -> bool:
         """Whether it is time to report: a second after the last time, or where no request is left."""
         return not is_busy or self._clock() - self._reported_s >= REPORT_INTERVAL_S

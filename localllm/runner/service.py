@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
+from localllm import env
 from localllm.errors import RequestError, RunnerError
 from localllm.messages import (
     Cancel,
@@ -100,7 +101,7 @@ class Service:
             self._outbox.close()
             self._exit_process(1)
             return
-        batch = Batch(model.engine, model.n_parallel, self._outbox.send)
+        batch = Batch(model.engine, model.n_parallel, self._outbox.send, env.tbt_target_ms() / 1000)
         with self._lock:
             self._batch = batch
         self._outbox.send(model.ready)

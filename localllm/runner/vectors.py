@@ -106,6 +106,11 @@ class VectorJob:
         self._run = engine.step if is_ranking else engine.step_hidden
         self._finish, self._fail = finish, fail
 
+    @property
+    def n_before(self) -> int:
+        """How much of the input that is next was evaluated already."""
+        return self._readings[self._n_read].n_done if self._n_read < len(self._readings) else 0
+
     def step(self, n_rows: int, is_alone: bool) -> None:
         """Evaluate up to n_rows rows; ends the job with the last of them, or where something goes wrong.
 

@@ -107,8 +107,15 @@ MEASURES = (
     _count("constrained_answers", "answers that a schema, a grammar or the like held to a form"),
     _count("context_shifts", "times that a full context lost its middle"),
     _count("kv_cache_page_evictions", "pages of known tokens that were given up for others"),
+    _count("preemptions", "times that a request gave its pages to others, to go on when there was room"),
+    _count("steps", "steps of the runner: a token of every answer, and rows of prompts"),
+    _tally(
+        *("step_seconds_total", "counter", "what these steps took"), lambda model: model.tally.counts["step_ns"] / 1e9
+    ),
+    _level("prefill_budget", "rows of prompts that the latest step beside answers had time for"),
     _level("kv_cache_pages", "pages that the KV cache has, of 32 tokens each"),
-    _level("kv_cache_pages_used", "those of them that requests hold; others may have known tokens"),
+    _level("kv_cache_pages_used", "those of them that requests hold"),
+    _level("kv_cache_pages_idle", "those of the others that hold known tokens, for requests that begin alike"),
     Measure("model_memory_bytes", "gauge", "what the model takes, while it is in memory", _memory),
     _tally("model_loads_total", "counter", "times it was loaded", lambda model: model.tally.loads),
     _tally("model_load_failures_total", "counter", "times it could not be", lambda model: model.tally.load_failures),

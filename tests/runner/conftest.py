@@ -21,6 +21,8 @@ from localllm.runner.service import Preparation
 from localllm.runner.templates import Templates
 from localllm.tokenizer import Tokenizer, load_tokenizer
 
+STEP_S, ROW_S = 0.004, 0.0005
+
 LogitsOf = Callable[[Sequence[int]], np.ndarray]
 OPTIONS = {"temperature": 0, "draft_num_predict": 0}
 
@@ -41,6 +43,9 @@ class FakeSequence:
     def __len__(self) -> int:
         return len(self._tokens)
 
+    def n_pages_missing(self, n_new: int) -> int:
+        return n_new
+
     def truncate(self, n: int) -> None:
         assert self.is_open and 0 <= n <= len(self)
         del self._tokens[n:]
@@ -54,7 +59,7 @@ class FakeSequence:
 class FakeEngine:
     """`logits_of(tokens)` are the logits after `tokens`. `steps` records (slot, tokens, wanted) of each entry.
 
-    A page of its cache is one token.
+    A page of its cache is one token. `now_s` is its clock: a step takes STEP_S, and ROW_S for each row.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class FakeEngine:
         self.steps: list[list[tuple[FakeSequence, list[int], str]]] = []
         self.before_step: Callable[[Sequence[Any]], None] = lambda entries: None
         self.n_pages_evicted = 0
+        self.now_s = 100.0
 
     @property
     def n_pages(self) -> int:
@@ -76,6 +82,13 @@ class FakeEngine:
     @property
     def n_pages_free(self) -> int:
         return self.n_tokens - sum(len(seq) for seq in self.open_sequences)
+
+    @property
+    def n_pages_idle(self) -> int:
+        return min(self.n_pages_free, sum(map(len, self.closed_sequences)))
+
+    def clock(self) -> float:
+        return self.now_s
 
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> FakeSequence:
         if len(self.open_sequences) >= self.n_slots:
@@ -98,6 +111,7 @@ class FakeEngine:
         if held + rows > self.n_tokens:
             raise KVCacheFullError(rows, self.n_tokens - held)
         self.before_step(entries)
+        self.now_s += STEP_S + ROW_S * rows
         self.steps.append([(entry.seq, list(entry.tokens), entry.logits) for entry in entries])
         results: list[np.ndarray | None] = []
         for entry in entries:
@@ -120,7 +134,7 @@ class Runner:
         self.sent: list[Message] = []
         self.model = Model("m", engine, tokenizer, templates, n_parallel, Ready(engine.n_ctx))
         self.preparation = Preparation(self.model, self.sent.append)
-        self.batch = Batch(engine, n_parallel, self.sent.append)
+        self.batch = Batch(engine, n_parallel, self.sent.append, clock=engine.clock)
         self.n_requests = 0
 
     def submit(self, prompt: str = "<|assistant|>", **fields: Any) -> str:

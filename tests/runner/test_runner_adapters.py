@@ -142,7 +142,7 @@ class Loaded:
         self.engine, self.adapters, self.files = self.model.engine, self.model.adapters, adapters
         self.sent: list[Any] = []
         self.preparation = Preparation(self.model, self.sent.append)
-        self.batch = Batch(self.engine, 4, self.sent.append)
+        self.batch = Batch(self.engine, 4, self.sent.append, target_s=0)
 
     def submit(self, request_id: str, prompt: str, lora: Any, **fields: Any) -> None:
         from localllm import options
@@ -222,7 +222,8 @@ def test_requests_with_different_adapters_run_together(
     runner, (first, second) = open_runner(), files[1]
     for name, lora in (("first", [first]), ("none", []), ("both", [second, first]), ("second", [second])):
         runner.submit(name, PROMPT, lora)
-    runner.batch.step()
+    for _ in range(5):
+        runner.batch.step()
     assert len(runner.batch._active) == 4
     runner.run()
     assert {name: runner.text(name) for name in expected} == expected

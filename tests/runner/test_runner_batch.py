@@ -10,8 +10,12 @@ import pytest
 from localllm.engine.prefix_tree import common_length
 
 
+def rows_of(step: Any) -> list[tuple[int, str]]:
+    return [(len(tokens), wanted) for _, tokens, wanted in step]
+
+
 def rows(runner: Any, step: int) -> list[tuple[int, str]]:
-    return [(len(tokens), wanted) for _, tokens, wanted in runner.engine.steps[step]]
+    return rows_of(runner.engine.steps[step])
 
 
 def test_prefill_in_chunks_then_one_token_a_step(script_runner: Any) -> None:
@@ -36,22 +40,14 @@ def test_num_predict_0_evaluates_the_prompt_alone(script_runner: Any) -> None:
 def test_requests_share_steps_and_decoding_comes_first(script_runner: Any) -> None:
     runner = script_runner(loop=True, n_batch=8, n_parallel=2)
     first = runner.submit(options={"num_predict": 30})
-    runner.batch.step()
+    for _ in range(3):
+        runner.batch.step()
     second = runner.submit("y" * 20 + "<|assistant|>", options={"num_predict": 3})
     runner.run()
-    assert rows(runner, 1) == [(1, "last"), (7, "none")]
-    assert rows(runner, 3) == [(1, "last"), (7, "last")]
+    mixed = [step for step in map(rows_of, runner.engine.steps) if len(step) == 2]
+    assert len(mixed) >= 4 and all(step[0] == (1, "last") and step[1][0] <= 7 for step in mixed)
     assert runner.result(first).text == "abcdef" * 10
     assert runner.result(second).text == "abcdef"
-
-
-def test_a_long_prompt_does_not_hold_up_decoding(script_runner: Any) -> None:
-    runner = script_runner(loop=True, n_batch=512, n_parallel=2)
-    runner.submit(options={"num_predict": 30})
-    runner.batch.step()
-    runner.submit("y" * 600, options={"num_predict": 1})
-    runner.batch.step()
-    assert rows(runner, 1) == [(1, "last"), (64, "none")]
 
 
 def test_more_requests_than_sequences_wait(script_runner: Any) -> None:

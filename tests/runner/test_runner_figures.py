@@ -52,6 +52,8 @@ def test_tokens_and_hits_are_those_of_the_answers(script_runner: Any) -> None:
         "prompt_cache_lookups": 3,
         "prompt_cache_hits": 1,
         "generated_tokens": sum(s.eval_count for s in stats),
+        "steps": len(runner.engine.steps),
+        "step_ns": pytest.approx((runner.engine.now_s - 100) * 1e9),
     }
 
 

@@ -1,0 +1,157 @@
+"""How many rows of prefill a step has room for, so that running answers go on smoothly; it knows no requests.
+
+Two bounds hold beside decoding. A step should end within a target time; and, since small models decode in a few
+milliseconds, it should take no more than STRETCH times as long as without prefill: who reads along notices a rhythm
+that breaks. Where a step without prefill is above the target by itself, prompts still get SHARE_AT_LEAST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from localllm.runner.costs import Costs
+
+STRETCH = 2.0
+"""A step with prefill beside decoding, in units of one without."""
+SHARE_AT_LEAST = 0.25
+"""What prefill may add to a step that is too long without it, as a share of that."""
+ALONE_S = 0.25
+"""A step of prefill alone: who arrives or cancels must not wait for much longer."""
+ALONE_STEPS = 8
+"""A step of prefill alone may always be as long as so many of decoding: shorter ones would read weights too often."""
+ROWS_UNKNOWN = 64
+"""Rows of prefill alone as long as nothing was measured."""
+ROWS_ALONE = 16
+"""Rows of prefill alone, at least: fewer would read the weights for next to nothing."""
+N_PROBES = 2
+"""Steps without prefill, of each kind, that must have been measured before there are some with it."""
+
+
+class Part(NamedTuple):
+    """`n` rows of one sequence that holds `n_before` tokens."""
+
+    n_before: int
+    n: int
+
+
+def decode_features(parts: Sequence[Part]) -> tuple[float, float, float]:
+    """One step, its rows, the positions that they attend to."""
+    return 1.0, float(sum(n for _, n in parts)), float(sum(n_before for n_before, _ in parts))
+
+
+def prefill_features(parts: Sequence[Part], is_alone: bool) -> tuple[float, float, float, float]:
+    """A step of its own, its rows, the positions that are read from memory, and those that further rows attend to."""
+    n_rows, n_read, n_attended = 0, 0, 0
+    for n_before, n in parts:
+        n_rows += n
+        n_read += n_before
+        n_attended += (n - 1) * (n_before + n // 2)
+    return float(is_alone), float(n_rows), float(n_read), float(n_attended)
+
+
+class Budget:
+    """What steps cost on this model, and what that leaves room for. `target_s` 0: nothing bounds a step."""
+
+    def __init__(self, n_batch: int, target_s: float) -> None:
+        self._n_batch = n_batch
+        self._target_s = target_s
+        self._decode = Costs((1, 4, 2000), (1, 0.4, 0.2), main=0)
+        self._prefill = Costs((1, 16, 1000, 16000), (0.3, 1, 0.1, 0.5), main=1)
+        self._hidden = Costs((1, 16, 1000, 16000), (0.3, 1, 0.1, 0.5), main=1)
+
+    def prefill_s(self, part: Part) -> float:
+        """What evaluating a prompt, or the rest of one, takes by itself."""
+        return self._prefill.seconds(prefill_features([part], is_alone=True))
+
+    def observe(self, decoding: Sequence[Part], prefilled: Sequence[Part], seconds: float) -> None:
+        """Learn from a step of rows that decode and rows of prompts."""
+        base_s = 0.0
+        if decoding:
+            features = decode_features(decoding)
+            if not prefilled:
+                self._decode.observe(features, seconds)
+                return
+            base_s = self._decode.seconds(features)
+        self._prefill.observe(prefill_features(prefilled, not decoding), seconds - base_s, seconds)
+
+    def observe_vectors(self, parts: Sequence[Part], seconds: float) -> None:
+        """Learn from a step for vectors."""
+        self._hidden.observe(prefill_features(parts, is_alone=True), seconds)
+
+    def room(self, decoding: Sequence[Part]) -> Room:
+        """What there is room for in a step in which these rows decode."""
+        n_rows = self._n_batch - sum(n for _, n in decoding)
+        if self._target_s <= 0 or n_rows <= 0:
+            return Room(self._prefill, n_rows, inf, n_rows, not decoding)
+        if not decoding:
+            return self._room_alone(self._prefill)
+        features = decode_features(decoding)
+        if self._decode.n_alike(features) < N_PROBES:
+            return Room(self._prefill, 0, 0.0, 0, False)
+        return Room(self._prefill, n_rows, self._left_s(features), 1, False)
+
+    def vector_rows(self, decoding: Sequence[Part], n_before: int) -> int:
+        """Rows of the next step for vectors, which goes on after so many tokens of an input."""
+        if not decoding or self._target_s <= 0:
+            room = self._room_alone(self._hidden)
+        else:
+            room = Room(self._hidden, self._n_batch, self._left_s(decode_features(decoding)), 1, True)
+        return room.take(n_before, self._n_batch)
+
+    def _left_s(self, features: Sequence[float]) -> float:
+        """What may be added to a step in which rows decode."""
+        base_s = self._decode.seconds(features)
+        return max(min(self._target_s, STRETCH * base_s) - base_s, SHARE_AT_LEAST * base_s)
+
+    def _room_alone(self, costs: Costs) -> Room:
+        if self._target_s <= 0:
+            return Room(costs, self._n_batch, inf, 1, True)
+        if not costs.is_known:
+            return Room(costs, min(ROWS_UNKNOWN, self._n_batch), inf, 1, True)
+        limit_s = max(ALONE_S, self._target_s, ALONE_STEPS * self._decode.seconds((1.0, 1.0, 0.0)))
+        return Room(costs, self._n_batch, limit_s, min(ROWS_ALONE, self._n_batch), True)
+
+
+class Room:
+    """Time and rows of one step that prompts may `take`, one after another; the first one gets at least `n_at_least`
+    rows."""
+
+    def __init__(self, costs: Costs, n_rows: int, seconds: float, n_at_least: int, is_alone: bool) -> None:
+        self._costs = costs
+        self._n_rows = n_rows
+        self._seconds = seconds
+        self._n_at_least = n_at_least
+        self._is_alone = is_alone
+        self._taken: list[Part] = []
+
+    def fits(self, n_before: int) -> bool:
+        """Whether a prompt of which so many tokens are evaluated would get a row."""
+        has_claim = not self._taken and self._n_at_least > 0
+        return self._n_rows > 0 and (has_claim or self._n_fitting(n_before, 1) > 0)
+
+    def take(self, n_before: int, n_wanted: int) -> int:
+        """Rows for a prompt of which `n_before` tokens are evaluated and `n_wanted` are left; 0 without room."""
+        n_most = min(n_wanted, self._n_rows)
+        n = self._n_fitting(n_before, n_most)
+        if not self._taken:
+            n = max(n, min(self._n_at_least, n_most))
+        if n > 0:
+            self._taken.append(Part(n_before, n))
+            self._n_rows -= n
+        return n
+
+    def _n_fitting(self, n_before: int, n_most: int) -> int:
+        """The most rows that the time is enough for."""
+        low, high = 0, max(n_most, 0)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._seconds == inf or self._cost_s(Part(n_before, middle)) <= self._seconds:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _cost_s(self, part: Part) -> float:
+        return self._costs.seconds(prefill_features([*self._taken, part], self._is_alone))

@@ -1,0 +1,169 @@
+"""What steps cost is learned, and prefill beside decoding is as much as that allows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localllm.runner.budget import ALONE_S, STRETCH, Budget, Part
+from localllm.runner.costs import N_KINDS, Costs
+
+END = "<|assistant|>"
+
+
+class Machine:
+    """Steps that take what they take on some machine, up to noise, and now and then far longer."""
+
+    def __init__(self, base_s: float, row_s: float, read_s: float, attend_s: float, seed: int = 0) -> None:
+        self.base_s, self.row_s, self.read_s, self.attend_s = base_s, row_s, read_s, attend_s
+        self.random = random.Random(seed)
+
+    def seconds(self, decoding: list[Part], prefilled: list[Part]) -> float:
+        seconds = self.base_s
+        for n_before, n in (*decoding, *prefilled):
+            seconds += n * self.row_s + n_before * self.read_s + (n - 1) * (n_before + n / 2) * self.attend_s
+        return seconds
+
+    def noise(self) -> float:
+        return self.random.uniform(0.95, 1.1) * (self.random.choice((2, 4)) if self.random.random() < 0.05 else 1)
+
+
+SMALL = (3.3e-3, 0.43e-3, 1.2e-6, 0.45e-6)  # a model of 135 million weights
+FLAT = (8e-3, 0.85e-3, 0.03e-6, 0.01e-6)  # sliding windows
+LARGE = (0.25, 0.09, 5e-6, 2e-6)  # 8 billion weights: a token takes longer than the target
+
+
+def decode(budget: Budget, machine: Machine, n_steps: int, parts: Callable[[int], list[Part]]) -> None:
+    for i in range(n_steps):
+        budget.observe(parts(i), [], machine.seconds(parts(i), []) * machine.noise())
+
+
+def prefill_beside(
+    budget: Budget, machine: Machine, decoding: list[Part], n_tokens: int
+) -> tuple[list[int], list[float]]:
+    """Evaluate a prompt beside decoding; the rows of each step, and how much longer it took for them."""
+    n_done, rows, stretches = 0, [], []
+    while n_done < n_tokens:
+        n = budget.room(decoding).take(n_done, n_tokens - n_done)
+        parts = [Part(n_done, n)] if n else []
+        seconds = machine.seconds(decoding, parts)
+        budget.observe(decoding, parts, seconds * machine.noise())
+        stretches.append(seconds / machine.seconds(decoding, []))
+        rows.append(n)
+        n_done += n
+        assert len(rows) < 10 * n_tokens, "no end"
+    return rows, sorted(stretches)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("costs", [SMALL, FLAT])
+def test_steps_stay_within_the_stretch(costs: Any, seed: int) -> None:
+    budget, machine = Budget(512, 0.1), Machine(*costs, seed)
+    prefill_alone(budget, machine, 50)
+    decode(budget, machine, 30, lambda i: [Part(50 + i, 1)])
+    prefill_beside(budget, machine, [Part(80, 1)], 2000)
+    _, stretches = prefill_beside(budget, machine, [Part(300, 1)], 2000)
+    assert stretches[len(stretches) // 2] > 0.75 * STRETCH and stretches[int(0.99 * len(stretches))] < 1.2 * STRETCH
+
+
+def test_the_target_bounds_what_the_stretch_would_allow() -> None:
+    costs = (0.06, 0.004, 0, 0)
+    budget, machine = Budget(512, 0.1), Machine(*costs)
+    prefill_alone(budget, machine, 100)
+    decode(budget, machine, 20, lambda i: [Part(100, 1)])
+    rows, _ = prefill_beside(budget, machine, [Part(100, 1)], 200)
+    assert max(machine.seconds([Part(100, 1)], [Part(0, n)]) for n in rows) < 0.11
+
+
+def test_prompts_go_on_where_one_token_takes_longer_than_the_target() -> None:
+    budget, machine = Budget(512, 0.1), Machine(*LARGE)
+    prefill_alone(budget, machine, 20)
+    decode(budget, machine, 20, lambda i: [Part(20, 1)])
+    rows, stretches = prefill_beside(budget, machine, [Part(20, 1)], 100)
+    assert all(n > 0 for n in rows[5:]) and stretches[-1] < 1.4
+
+
+def prefill_alone(budget: Budget, machine: Machine, n_tokens: int) -> list[float]:
+    n_done, times = 0, []
+    while n_done < n_tokens:
+        n = budget.room([]).take(n_done, n_tokens - n_done)
+        assert n > 0
+        times.append(machine.seconds([], [Part(n_done, n)]))
+        budget.observe([], [Part(n_done, n)], times[-1] * machine.noise())
+        n_done += n
+    return times
+
+
+def test_steps_of_prefill_alone_are_long_but_do_not_keep_others_waiting() -> None:
+    budget, machine = Budget(512, 0.1), Machine(*SMALL)
+    prefill_alone(budget, machine, 2000)
+    times = prefill_alone(budget, machine, 2000)
+    assert max(times) < 1.5 * ALONE_S and sorted(times)[len(times) // 2] > 0.6 * ALONE_S
+
+
+def test_without_a_target_nothing_is_bounded() -> None:
+    budget, machine = Budget(512, 0), Machine(*SMALL)
+    decode(budget, machine, 5, lambda i: [Part(20, 1)])
+    assert budget.room([Part(20, 1)]).take(0, 1000) == 511
+    assert budget.room([]).take(0, 1000) == 512
+
+
+def test_several_prompts_share_a_step() -> None:
+    budget, machine = Budget(512, 0.1), Machine(*FLAT)
+    prefill_alone(budget, machine, 300)
+    decode(budget, machine, 20, lambda i: [Part(20, 4)])
+    prefill_beside(budget, machine, [Part(20, 4)], 100)
+    whole = budget.room([Part(20, 4)]).take(0, 1000)
+    room = budget.room([Part(20, 4)])
+    assert whole > 4 and room.take(0, 3) == 3 and room.fits(0)
+    assert room.take(0, 1000) == pytest.approx(whole - 3, abs=1) and not room.fits(0) and room.take(0, 1000) == 0
+
+
+def test_vectors_have_the_same_room() -> None:
+    budget, machine = Budget(512, 0.1), Machine(*FLAT)
+    decode(budget, machine, 20, lambda i: [Part(20, 8)])
+    for n in (64, 512, 100, 8, 16):
+        budget.observe_vectors([Part(0, n)], machine.seconds([], [Part(0, n)]))
+    n = budget.vector_rows([Part(20, 8)], 0)
+    base_s = machine.seconds([Part(20, 8)], [])
+    assert n >= 1 and base_s + machine.seconds([], [Part(0, n)]) < 1.15 * STRETCH * base_s
+    assert budget.vector_rows([], 0) > 100
+
+
+@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 5000), st.floats(0, 100)), min_size=1, max_size=60))
+def test_whatever_is_measured_costs_are_finite_and_grow_with_rows(steps: list[tuple[int, int, float]]) -> None:
+    costs = Costs((1, 16, 1000), (0.3, 1, 0.1), main=1)
+    for n, n_before, seconds in steps:
+        costs.observe((1, n, n_before), seconds)
+    predicted = [costs.seconds((1, n, 100)) for n in (1, 10, 100)]
+    assert all(0 <= value < 1e9 for value in predicted) and predicted == sorted(predicted)
+
+
+def test_few_kinds_are_remembered() -> None:
+    costs = Costs((1, 16), (0.3, 1), main=1)
+    for i in range(3 * N_KINDS):
+        for j in range(3):
+            costs.observe((1 << (i % 20), 1 << (i // 20 + j)), 1.0)
+    assert len(costs._kinds) == N_KINDS
+
+
+def test_a_long_prompt_does_not_hold_up_decoding(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_batch=512, n_parallel=2)
+    engine = runner.engine
+    first = runner.submit(options={"num_predict": 300})
+    for _ in range(20):
+        runner.batch.step()
+    runner.submit("y" * 600, options={"num_predict": 1})
+    gaps = []
+    while engine.n_evaluated < 600:
+        before_s = engine.now_s
+        runner.batch.step()
+        gaps.append(engine.now_s - before_s)
+    assert max(gaps) <= 2.5 * 0.0045 and sum(gaps) < 2
+    runner.run()
+    assert runner.result(first).text == "abcdef" * 100

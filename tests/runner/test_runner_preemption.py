@@ -1,0 +1,185 @@
+"""A KV cache that is too small for all: the youngest gives way, goes on later, and says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localllm.engine import Engine, Entry
+from localllm.gguf import open_gguf
+from localllm.messages import Prefill, Ready
+from localllm.runner.batch import Batch
+from localllm.runner.model import Model
+from localllm.runner.service import Preparation
+from localllm.runner.templates import Templates
+from localllm.runner.vectors import VectorJob
+from localllm.tokenizer import load_tokenizer
+from tests.runner.conftest import Runner
+
+SIZES = {"n_ctx": 64, "n_batch": 16}
+
+
+def by_all_tokens(tokens: Sequence[int]) -> np.ndarray:
+    """Logits that any other token before would change."""
+    logits = np.zeros(512, np.float32)
+    logits[ord("a") + sum((i + 1) * token for i, token in enumerate(tokens)) % 26] = 20
+    return logits
+
+
+@pytest.fixture
+def small_runner(script_runner: Any) -> Callable[..., Any]:
+    """A runner whose answers depend on every token before."""
+
+    def make(**sizes: Any) -> Any:
+        runner = script_runner(**{**SIZES, **sizes})
+        n_vocab = runner.engine.n_vocab
+        runner.engine.logits_of = lambda tokens: by_all_tokens(tokens)[:n_vocab]
+        return runner
+
+    return make
+
+
+def n_preemptions(runner: Any) -> int:
+    runner.batch.report()
+    return sum(m.counts.preemptions for m in runner.sent if m.type == "figures")
+
+
+def test_the_youngest_gives_way_and_goes_on(small_runner: Any) -> None:
+    alone = small_runner()
+    prompts = [letter * 20 for letter in "uvw"]
+    expected = [alone.generate(prompt, options={"num_predict": 40}) for prompt in prompts]
+    runner = small_runner(n_tokens=100, n_parallel=3)
+    ids = [runner.submit(prompt, options={"num_predict": 40}) for prompt in prompts]
+    runner.run()
+    assert n_preemptions(runner) > 0
+    for request_id, wanted in zip(ids, expected, strict=True):
+        result = runner.result(request_id)
+        assert result.text == wanted.text
+        stats, theirs = result.done.stats, wanted.done.stats
+        assert (stats.prompt_eval_count, stats.eval_count) == (theirs.prompt_eval_count, theirs.eval_count)
+        assert stats.prompt_eval_cached_count == 0
+        assert sum(isinstance(m, Prefill) for m in result.messages) == 1
+    ends = [message.id for message in runner.sent if message.type == "done"]
+    assert ends[0] == ids[0], "who came first ends first"
+    assert runner.engine.open_sequences == []
+
+
+def test_what_gave_way_waits_until_there_is_room(small_runner: Any) -> None:
+    runner = small_runner(n_tokens=70, n_parallel=2)
+    for prompt in ("u" * 20, "v" * 20):
+        runner.submit(prompt, options={"num_predict": 40})
+    runner.run()
+    assert n_preemptions(runner) <= 2
+
+
+@pytest.fixture
+def alone_runner(small_runner: Any) -> Any:
+    return small_runner()
+
+
+requests = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(1, 50), st.integers(1, 70), st.booleans(), st.integers(0, 25)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(requests, st.integers(64, 160), st.integers(1, 5))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_comes_answers_are_those_of_requests_alone(
+    small_runner: Any,
+    alone_runner: Any,
+    requests: list[tuple[int, int, int, bool, int]],
+    n_tokens: int,
+    n_parallel: int,
+) -> None:
+    """A request: steps since the last one, tokens of its prompt and answer, background or not, canceled if > 20."""
+    runner = small_runner(n_tokens=n_tokens, n_parallel=n_parallel)
+    expected, canceled, ids = {}, {}, []
+    for i, (gap, n_prompt, n_predict, is_background, cancel_after) in enumerate(requests):
+        prompt = "".join(chr(97 + (i * 7 + j // 9) % 26) for j in range(n_prompt))
+        options = {"num_predict": n_predict, "num_keep": 4}
+        expected[i] = alone_runner.generate(prompt, options=options)
+        for _ in range(gap):
+            runner.batch.step()
+        ids.append(runner.submit(prompt, options=options, is_interactive=not is_background))
+        if cancel_after > 20:
+            canceled[i] = ids[-1]
+    for request_id in canceled.values():
+        runner.batch.cancel(request_id)
+    runner.run(max_steps=3000)
+    for i, request_id in enumerate(ids):
+        if i not in canceled:
+            assert runner.result(request_id).text == expected[i].text
+            assert runner.result(request_id).done.truncated == expected[i].done.truncated
+    assert runner.engine.open_sequences == []
+
+
+@pytest.mark.parametrize("order", ["job first", "job last"])
+def test_jobs_take_part(small_runner: Any, order: str) -> None:
+    runner = small_runner(n_tokens=64, n_parallel=2)
+    engine, rows = runner.engine, []
+    engine.pooling, engine.is_bidirectional = "last", False
+
+    def step_hidden(entries: Sequence[Entry]) -> Any:
+        return [None if r is None else r[-1:] for r in engine.step(entries)]
+
+    engine.step_hidden = step_hidden
+    job = VectorJob("job", [[65] * 40, [66] * 40], engine, rows.extend, rows.append)
+    if order == "job first":
+        runner.batch.submit_job(job)
+        for _ in range(2):
+            runner.batch.step()
+    ids = [runner.submit(letter * 20, options={"num_predict": 30}) for letter in "uv"]
+    if order == "job last":
+        for _ in range(8):
+            runner.batch.step()
+        runner.batch.submit_job(job)
+    for _ in range(400):
+        runner.batch.step()
+    assert job.is_done and len(rows) == 2 and not any(isinstance(row, Exception) for row in rows)
+    alone = small_runner()
+    for request_id, letter in zip(ids, "uv", strict=True):
+        assert runner.result(request_id).text == alone.generate(letter * 20, options={"num_predict": 30}).text
+    assert engine.open_sequences == []
+
+
+def test_what_cannot_fit_alone_is_an_error_with_the_numbers(small_runner: Any) -> None:
+    runner = small_runner(n_tokens=30)
+    error = runner.generate("u" * 40).error
+    assert "KV cache is full" in error.error and any(number in error.error for number in ("16", "14"))
+    assert len(runner.generate("v" * 10, options={"num_predict": 5}).text) == 5
+
+
+def test_with_the_engine_answers_are_the_same_bit_for_bit(tmp_path: Path, tiny_models: ModuleType) -> None:
+    tiny_models.random_model(tmp_path / "m.gguf")
+
+    def run(n_pages: int, n_parallel: int) -> tuple[list[Any], int]:
+        with open_gguf([str(tmp_path / "m.gguf")]) as gguf:
+            engine = Engine.load(gguf, n_ctx=256, n_batch=64, n_slots=n_parallel + 2, n_pages=n_pages, n_threads=2)
+            tokenizer = load_tokenizer(gguf)
+            runner = Runner.__new__(Runner)
+            runner.tokenizer, runner.engine, runner.sent, runner.n_requests = tokenizer, engine, [], 0  # type: ignore
+            model = Model("m", engine, tokenizer, Templates(gguf.metadata, None, "", ""), n_parallel, Ready(256))
+            runner.preparation = Preparation(model, runner.sent.append)
+            runner.batch = Batch(engine, n_parallel, runner.sent.append)
+            options = {"num_predict": 150, "temperature": 1.0, "ignore_eos": True}
+            ids = [
+                runner.submit("hello world " * (i + 3), options={**options, "seed": i}, logprobs=True) for i in range(5)
+            ]
+            runner.run()
+            results = [runner.result(request_id) for request_id in ids]
+            assert engine.n_pages_free == engine.n_pages
+            engine.close()
+            return [(r.text, r.logprobs) for r in results], n_preemptions(runner)
+
+    alone, none = run(n_pages=64, n_parallel=1)
+    together, some = run(n_pages=12, n_parallel=5)
+    assert together == alone and none == 0 < some
