@@ -320,7 +320,7 @@ class Batch:
             self._n_prefill_rows = sum(part.n for part in prompts)
 
     def _make_way(self, plan: Plan, error: KVCacheFullError) -> None:
-        """Evaluate what did not fit without guesses, or once jobs, or else the youngest request, gave their pages back."""
+        """Evaluate what did not fit without guesses, or once jobs, or else the youngest request, gave pages back."""
         running = [g for g in self._active if not g.is_done]
         if any(g.n_draft for g in running):
             for generation in running:
