@@ -129,8 +129,9 @@ class GenerateRequest(Message):
     itself, as with `raw`.
 
     `tool_choice` is None (the model decides), "none", "required" or {"name": the function to call}. Requests that are
-    not `is_interactive` wait for those that are. `progress` asks for news of the prompt's evaluation. `lora` is None
-    for the model's own adapters, else those to be applied instead, written as in ModelSpec (none: an empty list).
+    not `is_interactive` wait for those that are. `progress` asks for news of the prompt's evaluation. `truncate`: False
+    forbids to drop the oldest turns of what does not fit, True allows to cut a single text too. `lora` is None for the
+    model's own adapters, else those to be applied instead, written as in ModelSpec (none: an empty list).
     """
 
     type = "generate"
@@ -158,7 +159,7 @@ class GenerateRequest(Message):
     options: dict[str, Any] = field(default_factory=dict)
     logprobs: bool = False
     top_logprobs: int = 0
-    truncate: bool = True
+    truncate: bool | None = None
     shift: bool = True
     debug_render_only: bool = False
     is_interactive: bool = True
@@ -380,7 +381,10 @@ class Text(Message):
 
 @dataclass(frozen=True)
 class Embeddings(Message):
-    """The answer to Embed: for each input the base64 of its float32 components, little-endian, and its tokens."""
+    """The answer to Embed: for each input the base64 of its float32 components, little-endian, and its tokens.
+
+    `truncated`: how many `inputs` lost their end, and how many `tokens` that were, if any did.
+    """
 
     type = "embeddings"
 
@@ -388,11 +392,12 @@ class Embeddings(Message):
     vectors: list[str]
     n_tokens: list[int]
     stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
+    truncated: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Scores(Message):
-    """The answer to Rank: a score for each document, and the tokens that were read for it."""
+    """The answer to Rank: a score for each document, the tokens that were read for it; `truncated` as in Embeddings."""
 
     type = "scores"
 
@@ -400,6 +405,7 @@ class Scores(Message):
     scores: list[float]
     n_tokens: list[int]
     stats: Stats = field(default_factory=Stats, metadata={"record": Stats})
+    truncated: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

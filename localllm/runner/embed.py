@@ -14,6 +14,7 @@ from localllm.errors import ContextLengthError, RequestError
 from localllm.messages import Embed, Embeddings, Message, Rank, Scores, Stats
 from localllm.runner.adapters import Adapters
 from localllm.runner.errors import error_message
+from localllm.runner.fitting import n_ctx_of
 from localllm.runner.vectors import F32, VectorEngine, VectorJob
 from localllm.tokenizer import Tokenizer
 
@@ -51,13 +52,15 @@ def embed_job(model: VectorModel, request: Embed, send: Callable[[Message], None
         raise RequestError(f'"{model.name}" does not support embeddings', hint="it ranks: POST /api/rerank")
     if not 0 <= request.dimensions <= n_embd:
         raise RequestError(f"dimensions must be in 0..{n_embd}, not {request.dimensions}")
-    limit = _limit(model, request.options)
-    inputs = [_fitting(model.tokenizer, _tokens(model, given), limit, request.truncate) for given in request.inputs]
+    limit = n_ctx_of(request.options, model.n_ctx)
+    whole = [_tokens(model, given) for given in request.inputs]
+    inputs = [_fitting(model.tokenizer, tokens, limit, request.truncate) for tokens in whole]
+    lost = _lost([len(tokens) for tokens in whole], inputs)
     started_ns = time.perf_counter_ns()
 
     def finish(rows: list[F32]) -> None:
         vectors = [_vector(row, request.dimensions, request.normalise) for row in rows]
-        send(Embeddings(request.id, vectors, [len(tokens) for tokens in inputs], _stats(inputs, started_ns)))
+        send(Embeddings(request.id, vectors, [len(tokens) for tokens in inputs], _stats(inputs, started_ns), lost))
 
     return _job(model, request, inputs, finish, send)
 
@@ -72,13 +75,15 @@ def rank_job(model: VectorModel, request: Rank, send: Callable[[Message], None])
     if model.engine.pooling != "rank":
         hint = "pick a reranker, a model whose GGUF says pooling_type 4"
         raise RequestError(f'"{model.name}" does not support reranking', hint=hint)
-    limit = _limit(model, request.options)
-    inputs = [_pair(model, request.query, text, limit, request.truncate) for text in request.documents]
+    limit = n_ctx_of(request.options, model.n_ctx)
+    pairs = [_pair(model, request.query, text, limit, request.truncate) for text in request.documents]
+    inputs = [tokens for tokens, _ in pairs]
+    lost = _lost([n_all for _, n_all in pairs], inputs)
     started_ns = time.perf_counter_ns()
 
     def finish(rows: list[F32]) -> None:
         scores = [score(row, model.engine.is_bidirectional) for row in rows]
-        send(Scores(request.id, scores, [len(tokens) for tokens in inputs], _stats(inputs, started_ns)))
+        send(Scores(request.id, scores, [len(tokens) for tokens in inputs], _stats(inputs, started_ns), lost))
 
     return _job(model, request, inputs, finish, send)
 
@@ -105,11 +110,6 @@ def _job(
     )
 
 
-def _limit(model: VectorModel, options: dict[str, Any]) -> int:
-    """The most tokens of an input: a model may have been loaded for a longer context than this request asks for."""
-    return min(options.get("num_ctx") or model.n_ctx, model.n_ctx)
-
-
 def _tokens(model: VectorModel, given: str | list[int]) -> list[int]:
     """The ids of an input. A text of none, in a vocabulary without BOS and EOS, is a text that has ended."""
     tokenizer = model.tokenizer
@@ -132,9 +132,17 @@ def _fitting(tokenizer: Tokenizer, tokens: list[int], limit: int, may_cut: bool)
     return tokens[: limit - len(end)] + end
 
 
-def _pair(model: VectorModel, query: str, document: str, limit: int, may_cut: bool) -> list[int]:
-    """A query and a document as the model reads them. What is too long loses the document's end."""
+def _lost(n_whole: list[int], inputs: list[list[int]]) -> dict[str, int] | None:
+    """How many inputs are shorter than they were, and by how many tokens together."""
+    n_lost = [n - len(tokens) for n, tokens in zip(n_whole, inputs, strict=True) if n > len(tokens)]
+    return {"inputs": len(n_lost), "tokens": sum(n_lost)} if n_lost else None
+
+
+def _pair(model: VectorModel, query: str, document: str, limit: int, may_cut: bool) -> tuple[list[int], int]:
+    """A query and a document as the model reads them, and how many tokens they have. What is too long loses the
+    document's end."""
     tokens = _joined(model, query, document)
+    n_all = len(tokens)
     words = model.tokenizer.encode(document, add_special=False) if len(tokens) > limit else []
     # What is left may take more tokens again: a character cut in the middle becomes another one.
     while len(tokens) > limit:
@@ -142,7 +150,7 @@ def _pair(model: VectorModel, query: str, document: str, limit: int, may_cut: bo
             raise ContextLengthError(TOO_LONG, len(tokens), limit)
         words = words[: max(0, len(words) - (len(tokens) - limit))]
         tokens = _joined(model, query, model.tokenizer.decode(words))
-    return tokens
+    return tokens, n_all
 
 
 def _joined(model: VectorModel, query: str, document: str) -> list[int]:

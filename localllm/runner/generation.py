@@ -22,7 +22,8 @@ from localllm.runner.answer import Answer, LogprobEntry, Shown
 from localllm.runner.chunks import Chunks
 from localllm.runner.constrained import Constrained
 from localllm.runner.constraints import Compiled
-from localllm.runner.prompt import Prompt, n_kept
+from localllm.runner.fitting import n_kept
+from localllm.runner.prompt import Prompt
 from localllm.runner.sequences import SequenceLike
 from localllm.sampling import Sampler, logprobs
 from localllm.tokenizer import Tokenizer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from localllm.chat import Reader
 from localllm.chat.conversation import Message
@@ -14,8 +14,19 @@ from localllm.messages import GenerateRequest
 from localllm.runner.checks import check_choice, check_ids, check_variables, shown_tools
 from localllm.runner.constraints import Frame
 from localllm.runner.dialect import dialect_of
+from localllm.runner.fitting import (
+    GAP,
+    Cut,
+    cuts_of,
+    longest_of,
+    n_kept,
+    room_for_answer,
+    shortened_length,
+)
 from localllm.runner.templates import Template, Templates
 from localllm.tokenizer import Tokenizer
+
+BROKEN = "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -61,15 +72,15 @@ class PromptBuilder:
 
     def _fitting(self, request: GenerateRequest) -> Prompt:
         if request.suffix:
-            return self._cut(request, Prompt("", self._insert_tokens(request)))
+            return self._insertion(request)
         if request.tokens is not None:
             text = self._tokenizer.decode(request.tokens, special=True)
             return self._cut(request, Prompt(text, list(request.tokens)))
         if request.raw:
             return self._cut(request, self._plain(request.prompt))
         if request.kind == "chat":
-            return self._chat(request)
-        return self._cut(request, self._generate(request))
+            return self._conversation(request, request.messages)
+        return self._generate(request)
 
     def _check(self, request: GenerateRequest) -> None:
         check_choice(request)
@@ -82,26 +93,49 @@ class PromptBuilder:
     def _generate(self, request: GenerateRequest) -> Prompt:
         system = [{"role": "system", "content": request.system}] if request.system else []
         messages = [*system, *request.messages, {"role": "user", "content": request.prompt}]
+        # Without a template, a model continues its prompt.
         is_base = self._templates.is_missing and request.template is None and len(messages) == 1
-        if is_base:  # without a template, a model continues its prompt
-            return self._plain(request.prompt, request.context)
-        return self._rendered(request, messages)
+
+        def prompt_of(request: GenerateRequest) -> Prompt:
+            return self._plain(request.prompt, request.context) if is_base else self._rendered(request, messages)
+
+        request, n_forgotten = self._with_less_history(request, prompt_of)
+        prompt = self._cut(request, prompt_of(request)) if is_base else self._conversation(request, messages)
+        return replace(prompt, n_dropped_tokens=prompt.n_dropped_tokens + n_forgotten)
+
+    def _with_less_history(
+        self, request: GenerateRequest, prompt_of: Callable[[GenerateRequest], Prompt]
+    ) -> tuple[GenerateRequest, int]:
+        """The request without the oldest tokens of its `context` after the first `num_keep`, and how many went."""
+        if not request.context or request.truncate is False:
+            return request, 0
+        n_all, context = len(prompt_of(request).tokens), request.context
+        n_front = n_kept(request.options.get("num_keep", 0), context, len(context), self._tokenizer.bos_id, self._n_ctx)
+        n_wanted = n_all - shortened_length(n_all, self._n_ctx, self._n_room(request))
+        n_dropped = max(0, min(n_wanted, len(context) - n_front))
+        return replace(request, context=[*context[:n_front], *context[n_front + n_dropped :]]), n_dropped
 
     def _plain(self, text: str, context: list[int] | None = None) -> Prompt:
         return Prompt(text, [*(context or []), *self._encode(text, is_start=not context)])
 
-    def _chat(self, request: GenerateRequest) -> Prompt:
-        """Drop the oldest turns until the rest fits; system messages and the last message always stay."""
-        whole = self._rendered(request, request.messages)
+    def _conversation(self, request: GenerateRequest, messages: list[Message]) -> Prompt:
+        """Render, without the oldest turns where the rest leaves no room for an answer."""
+        whole = self._rendered(request, messages)
         n_all = len(whole.tokens)
-        if n_all <= self._n_ctx:
+        n_room = self._n_room(request)
+        if n_all <= self._n_ctx - n_room or (n_all < self._n_ctx and request.truncate is False):
             return whole
-        shortened = self._shortened(request) if request.truncate else None
-        if shortened is None:
-            raise self._too_long(n_all)
-        n_dropped = len(request.messages) - shortened.n_messages
-        n_tokens = n_all - len(shortened.tokens)
-        return replace(shortened, n_dropped_messages=n_dropped, n_dropped_tokens=n_tokens)
+        shorter = None
+        if request.truncate is not False:
+            shorter = self._shortened(request, messages, shortened_length(n_all, self._n_ctx, n_room))
+        if shorter is None and n_all < self._n_ctx:
+            return whole
+        shorter = shorter or self._with_a_cut_text(request, messages)
+        n_dropped = len(messages) - shorter.n_messages
+        return replace(shorter, n_dropped_messages=n_dropped, n_dropped_tokens=n_all - len(shorter.tokens))
+
+    def _n_room(self, request: GenerateRequest) -> int:
+        return room_for_answer(request.options.get("num_predict", -1), self._n_ctx)
 
     def _rendered(self, request: GenerateRequest, messages: list[Message]) -> Prompt:
         template = self._template(request)
@@ -127,34 +161,84 @@ class PromptBuilder:
         control = (token for token in tokens if tokenizer.is_control(token))
         return {token: tokenizer.piece(token, special=True).decode(errors="replace") for token in control}
 
-    def _shortened(self, request: GenerateRequest) -> Prompt | None:
-        """The conversation from the earliest turn on that fits; None if there is no such turn."""
+    def _shortened(self, request: GenerateRequest, messages: list[Message], n_most: int) -> Prompt | None:
+        """The conversation without its oldest parts, of at most `n_most` tokens if whole turns can go for that.
+
+        None where nothing that may be left fits.
+        """
 
         @lru_cache(None)
-        def begun_at(cut: int) -> Prompt | None:
-            kept = [m for i, m in enumerate(request.messages) if i >= cut or m["role"] == "system"]
+        def prompt_of(cut: Cut) -> Prompt | None:
             try:
-                prompt = self._rendered(request, kept)
+                return self._rendered(request, cut.kept(messages))
             except TemplateError:
                 return None  # a template may refuse to begin with an answer
-            return prompt if len(prompt.tokens) <= self._n_ctx else None
 
-        turns, inner = cut_points(request.messages)
-        first = bisect_left(turns, True, key=lambda cut: begun_at(cut) is not None)
-        return next((prompt for cut in [*turns[first:], *inner] if (prompt := begun_at(cut))), None)
+        def fits(cut: Cut, n: int) -> bool:
+            prompt = prompt_of(cut)
+            return prompt is not None and len(prompt.tokens) <= n
+
+        turns, rounds = cuts_of(messages)
+        n_ctx = self._n_ctx
+        for cuts, n in ((turns, n_most), (turns[-1:], n_ctx - 1), (rounds, n_most), (rounds, n_ctx - 1)):
+            first = bisect_left(cuts, True, key=partial(fits, n=n))
+            if (cut := next((cut for cut in cuts[first:] if fits(cut, n)), None)) is not None:
+                return prompt_of(cut)
+        return None
+
+    def _with_a_cut_text(self, request: GenerateRequest, messages: list[Message]) -> Prompt:
+        """The last turn without the middle of its longest text, if the client allows that.
+
+        Raises: ContextLengthError.
+        """
+        turns, _ = cuts_of(messages)
+        last = turns[-1].kept(messages) if turns and request.truncate is not False else messages
+        n_all = len(self._rendered(request, last).tokens)
+        place = longest_of(last)
+        text = "" if place is None else last[place]["content"]
+        tokens = self._encode(text, is_start=False)
+
+        def without(n_dropped: int) -> Prompt:
+            shorter = {**last[place or 0], "content": self._without_middle(tokens, n_dropped)}
+            return self._rendered(request, [shorter if i == place else m for i, m in enumerate(last)])
+
+        return self._fitted(request, n_all, without, len(tokens))
 
     def _cut(self, request: GenerateRequest, prompt: Prompt) -> Prompt:
-        """Keep the first num_keep tokens and drop the middle so that about half of the context is free, as Ollama."""
-        tokens, limit = prompt.tokens, max(1, self._n_ctx - 1)
-        n_all = len(tokens)
-        if n_all <= limit:
+        """A prompt of tokens; what is cut of it comes after the first `num_keep`. Raises: ContextLengthError."""
+        tokens, n_all = prompt.tokens, len(prompt.tokens)
+        if n_all < self._n_ctx:
             return prompt
-        if not (request.truncate and request.shift):
-            raise self._too_long(n_all)
-        n_keep = n_kept(request.options.get("num_keep", 0), tokens, n_all, self._tokenizer.bos_id, self._n_ctx)
-        n_left = self._n_ctx - (self._n_ctx - n_keep) // 2
-        tokens = [*tokens[:n_keep], *tokens[n_all - (n_left - n_keep) :]][:limit]
-        return replace(prompt, tokens=tokens, n_dropped_tokens=n_all - len(tokens))
+        n_front = n_kept(request.options.get("num_keep", 0), tokens, n_all, self._tokenizer.bos_id, self._n_ctx)
+
+        def without(n_dropped: int) -> Prompt:
+            return replace(prompt, tokens=[*tokens[:n_front], *tokens[n_front + n_dropped :]])
+
+        return self._fitted(request, n_all, without, n_all - n_front)
+
+    def _fitted(self, request: GenerateRequest, n_all: int, without: Callable[[int], Prompt], n_most: int) -> Prompt:
+        """The prompt without as few of its tokens, fewer than `n_most`, as leave room for an answer.
+
+        Raises: ContextLengthError where the client does not allow that, or it is not enough.
+        """
+        limit = self._n_ctx - self._n_room(request)
+        prompt, n_dropped = None, n_all - limit
+        while request.truncate and n_dropped < n_most:
+            prompt = without(n_dropped)
+            if len(prompt.tokens) <= limit:
+                return replace(prompt, n_dropped_tokens=n_all - len(prompt.tokens))
+            # Where it was cut, the text takes other tokens than before.
+            n_dropped += len(prompt.tokens) - limit
+        what = "more than" if n_all > self._n_ctx else "which leaves no room for an answer in"
+        text = f"the prompt has {n_all} tokens, {what} the context of {self._n_ctx}; shorten it or raise num_ctx"
+        raise ContextLengthError(text, n_all, self._n_ctx)
+
+    def _without_middle(self, tokens: list[int], n_dropped: int) -> str:
+        """The text of the first and the last of the tokens; a character that was cut in two is left out."""
+        n_before = (len(tokens) - n_dropped) // 2
+        before = self._tokenizer.decode(tokens[:n_before], special=True)
+        after = self._tokenizer.decode(tokens[n_before + n_dropped :], special=True)
+        return before.rstrip(BROKEN) + GAP + after.lstrip(BROKEN)
 
     def _template(self, request: GenerateRequest) -> Template:
         tools = shown_tools(request)
@@ -165,16 +249,32 @@ class PromptBuilder:
             raise RequestError(f'"{self._name}" does not support thinking')
         return template
 
-    def _insert_tokens(self, request: GenerateRequest) -> list[int]:
-        """Fill-in-the-middle: by the Go template if it knows `.Suffix`, else by the vocabulary's own tokens."""
+    def _insertion(self, request: GenerateRequest) -> Prompt:
+        """Fill-in-the-middle; what is cut lies furthest from the gap. Raises: ContextLengthError."""
+        prompt = Prompt("", self._insert_tokens(request, request.prompt, request.suffix))
+        if len(prompt.tokens) < self._n_ctx:
+            return prompt
+        before = self._encode(request.prompt, is_start=False)
+        after = self._encode(request.suffix, is_start=False)
+
+        def without(n_dropped: int) -> Prompt:
+            n_left = len(before) + len(after) - n_dropped
+            n_after = min(len(after), max(n_left // 2, n_left - len(before)))
+            texts = (before[len(before) - (n_left - n_after) :], after[:n_after])
+            return Prompt("", self._insert_tokens(request, *(self._tokenizer.decode(t, special=True) for t in texts)))
+
+        return self._fitted(request, len(prompt.tokens), without, len(before) + len(after))
+
+    def _insert_tokens(self, request: GenerateRequest, prompt: str, suffix: str) -> list[int]:
+        """By the Go template if it knows `.Suffix`, else by the vocabulary's own tokens."""
         template = self._templates.for_insert(request.template)
         if template is not None:
-            return self._encode(template.render_insert(request.prompt, request.suffix))
+            return self._encode(template.render_insert(prompt, suffix))
         special = self._tokenizer.special
         if special.fim_pre is None or special.fim_suf is None or special.fim_mid is None:
             raise RequestError(f"{self._name} does not support insert")
-        before = self._encode(request.prompt, is_start=False)
-        after = self._encode(request.suffix, is_start=False)
+        before = self._encode(prompt, is_start=False)
+        after = self._encode(suffix, is_start=False)
         start = [self._tokenizer.bos_id] if self._tokenizer.add_bos and self._tokenizer.bos_id is not None else []
         return [*start, special.fim_pre, *before, special.fim_suf, *after, special.fim_mid]
 
@@ -185,26 +285,3 @@ class PromptBuilder:
         if self._tokenizer.add_eos and is_start and not has_bos and tokens[-1:] == [self._tokenizer.eos_id]:
             tokens.pop()
         return tokens
-
-    def _too_long(self, n_prompt: int) -> ContextLengthError:
-        text = f"the prompt has {n_prompt} tokens, more than the context of {self._n_ctx}; shorten it or raise num_ctx"
-        return ContextLengthError(text, n_prompt, self._n_ctx)
-
-
-def n_kept(num_keep: int, tokens: list[int], n_prompt: int, bos_id: int | None, n_ctx: int) -> int:
-    """Tokens kept at the front when the context is cut: a negative `num_keep` is the whole prompt, BOS is extra,
-    and half of the context is the most, so that each cut makes room."""
-    wanted = n_prompt if num_keep < 0 else num_keep + (bos_id is not None and tokens[:1] == [bos_id])
-    return min(wanted, n_prompt, n_ctx // 2)
-
-
-def cut_points(messages: list[Message]) -> tuple[list[int], list[int]]:
-    """Where a shortened conversation may begin: at each later user message, and then, within the last turn, at
-    messages other than tool results, which stay with their call. What comes last always stays."""
-    first = next((i for i, m in enumerate(messages) if m["role"] != "system"), 0)
-    turns = [i for i, m in enumerate(messages) if m["role"] == "user" and i > first]
-    last_turn = turns[-1] if turns else first
-    inner = [i for i, m in enumerate(messages) if i > last_turn and m["role"] not in ("system", "tool")]
-    if messages[-1]["role"] == "assistant":
-        inner = inner[:-1]  # the beginning of an answer needs its question
-    return turns, inner

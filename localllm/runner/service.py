@@ -33,6 +33,7 @@ from localllm.runner.batch import Batch
 from localllm.runner.constraints import Constraints
 from localllm.runner.embed import VectorModel, embed_job, rank_job
 from localllm.runner.errors import error_message, failed_message
+from localllm.runner.fitting import n_ctx_of
 from localllm.runner.generation import Generation
 from localllm.runner.model import Model, load_model
 from localllm.runner.outbox import Outbox
@@ -180,8 +181,7 @@ class Preparation:
     def _generation(self, request: GenerateRequest) -> Generation | None:
         if {"embedding", "rerank"} & set(self._model.ready.capabilities):
             raise RequestError(f'"{self._model.name}" does not support {request.kind}')
-        # A model may have been loaded for a longer context than this request asks for.
-        n_ctx = min(request.options.get("num_ctx") or self._model.engine.n_ctx, self._model.engine.n_ctx)
+        n_ctx = n_ctx_of(request.options, self._model.engine.n_ctx)
         prompt = self._prompts(n_ctx).build(request)
         compiled = self._constraints.of(request, prompt.frame)
         if request.debug_render_only:

@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from localllm.server.truncation import HEADER
+
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
 DEFAULT_ORIGINS = (
     *(f"{scheme}://{host}{port}" for host in LOCAL_HOSTS for scheme in ("http", "https") for port in ("", ":*")),
@@ -93,6 +95,7 @@ def _with_origin(send: Send, origin: str) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = HEADER
             headers.add_vary_header("Origin")
         await send(message)
 

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localllm.messages import Chunk, Done, GenerateRequest, Rendered
+from localllm.messages import Chunk, Done, GenerateRequest, Prefill, Rendered
 from localllm.server import inference
 from localllm.server.binding import Anything, Bool, Image, Int, Judged, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -134,7 +134,8 @@ async def chat(request: Request) -> Response:
     turn = await ask(daemon_of(request), body)
     if turn.request is None:
         return RecordsResponse((_unloaded if turn.asked.unloads else _loaded)(turn.asked), stream=False)
-    return RecordsResponse(_answer(turn.asked, turn.request), stream=inference.streams(body), fold=fold)
+    records = _answer(turn.asked, turn.request)
+    return RecordsResponse(records, stream=inference.streams(body), fold=fold, told=turn.asked.headers)
 
 
 def _message(bound: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +196,8 @@ async def _answer(asked: Asked, request: GenerateRequest) -> Records:
                 yield {**head, "message": said, "done": False, **inference.chunk_extras(message)}
             elif isinstance(message, Done):
                 yield {**head, "message": _assistant(), **inference.final_fields(asked, message, turn)}
+            elif isinstance(message, Prefill) and request.progress:
+                yield {**head, "message": _assistant(), "done": False, **inference.progress_fields(message)}
             elif isinstance(message, Rendered):
                 yield {**inference.debug_record(asked, message, 0), "message": _assistant()}
 

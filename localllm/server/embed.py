@@ -20,6 +20,7 @@ from localllm.server.describe import described
 from localllm.server.errors import APIError
 from localllm.server.inference import Asked
 from localllm.server.streaming import Record, Records, RecordsResponse
+from localllm.server.truncation import header_of, truncated_field
 
 _COMMON = {"model": String(), "keep_alive": Judged(parse_keep_alive), "options": Map()}
 EMBED_REQUEST = Struct(
@@ -34,22 +35,24 @@ EMBED_ANSWER = Struct(
         "total_duration": Int(default=None),
         "load_duration": Int(default=None),
         "prompt_eval_count": Int(default=None),
+        "truncated": Map(),
     },
 )
-EMBEDDING_ANSWER = Struct("api.EmbeddingResponse", {"embedding": List(Anything())})
+EMBEDDING_ANSWER = Struct("api.EmbeddingResponse", {"embedding": List(Anything()), "truncated": Map()})
 
 
 @dataclass(frozen=True)
 class EmbeddingsResult:
     """The vectors of some inputs, in their order: `encoded` are base64 of float32 components, little-endian.
 
-    `n_tokens` counts what the model read of each input.
+    `n_tokens` counts what the model read of each input; `truncated` how many inputs lost how many tokens, if any did.
     """
 
     encoded: list[str]
     n_tokens: list[int]
     total_duration_ns: int = 0
     load_duration_ns: int = 0
+    truncated: dict[str, Any] | None = None
 
     def floats(self) -> list[list[float]]:
         """The vectors as numbers that JSON writes in at most nine digits, which is what a float32 holds."""
@@ -91,7 +94,7 @@ async def embed(
         load_ns = time.monotonic_ns() - asked.started_ns
         answer = await lease.embed(request)
     total_ns = time.monotonic_ns() - asked.started_ns
-    return EmbeddingsResult(answer.vectors, answer.n_tokens, total_ns, load_ns)
+    return EmbeddingsResult(answer.vectors, answer.n_tokens, total_ns, load_ns, answer.truncated)
 
 
 async def begin(daemon: Daemon, body: dict[str, Any]) -> Asked:
@@ -118,7 +121,9 @@ async def _load_only(asked: Asked) -> EmbeddingsResult:
 async def api_embed(request: Request) -> Response:
     """/api/embed: {"model", "input": text or texts} to {"embeddings"}, each of length 1."""
     body = await read(request, EMBED_REQUEST)
-    return RecordsResponse(_embed(daemon_of(request), body, input_texts(body["input"])), stream=False)
+    headers: dict[str, str] = {}
+    records = _embed(daemon_of(request), body, input_texts(body["input"]), headers)
+    return RecordsResponse(records, stream=False, told=headers)
 
 
 def input_texts(value: Any) -> list[str]:
@@ -134,14 +139,16 @@ def input_texts(value: Any) -> list[str]:
     return texts
 
 
-async def _embed(daemon: Daemon, body: dict[str, Any], inputs: list[str]) -> Records:
+async def _embed(daemon: Daemon, body: dict[str, Any], inputs: list[str], headers: dict[str, str]) -> Records:
     shared = {name: body[name] for name in ("truncate", "dimensions", "keep_alive", "options")}
     result = await embed(daemon, body["model"], inputs, **shared)
+    headers.update(header_of(result.truncated))
     record: Record = {"model": body["model"], "embeddings": result.floats()}
     figures = {
         "total_duration": result.total_duration_ns,
         "load_duration": result.load_duration_ns,
         "prompt_eval_count": sum(result.n_tokens),
+        "truncated": result.truncated,
     }
     yield {**record, **{name: value for name, value in figures.items() if value}}
 
@@ -152,12 +159,14 @@ async def api_embeddings(request: Request) -> Response:
     body = await read(request, EMBEDDING_REQUEST)
     if not body["model"].strip():
         raise APIError(400, "model is required")
-    return RecordsResponse(_embedding(daemon_of(request), body), stream=False)
+    headers: dict[str, str] = {}
+    return RecordsResponse(_embedding(daemon_of(request), body, headers), stream=False, told=headers)
 
 
-async def _embedding(daemon: Daemon, body: dict[str, Any]) -> Records:
+async def _embedding(daemon: Daemon, body: dict[str, Any], headers: dict[str, str]) -> Records:
     inputs = [body["prompt"]] if body["prompt"] else []
     shared = {name: body[name] for name in ("keep_alive", "options")}
     result = await embed(daemon, body["model"], inputs, normalise=False, **shared)
+    headers.update(header_of(result.truncated))
     vectors = result.floats()
-    yield {"embedding": vectors[0] if vectors else []}
+    yield {"embedding": vectors[0] if vectors else [], **truncated_field(result.truncated)}

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localllm.messages import Chunk, Done, GenerateRequest, Rendered
+from localllm.messages import Chunk, Done, GenerateRequest, Prefill, Rendered
 from localllm.server import inference
 from localllm.server.binding import Bool, Image, Int, List, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -58,7 +58,8 @@ async def generate(request: Request) -> Response:
     if runner_request is None:
         is_unload = asked.unloads and not body["prompt"]
         return RecordsResponse((_unloaded if is_unload else _loaded)(asked), stream=False)
-    return RecordsResponse(_answer(asked, runner_request), stream=inference.streams(body), fold=fold)
+    records = _answer(asked, runner_request)
+    return RecordsResponse(records, stream=inference.streams(body), fold=fold, told=asked.headers)
 
 
 def _runner_request(asked: Asked, fields: dict[str, Any]) -> GenerateRequest:
@@ -96,6 +97,8 @@ async def _answer(asked: Asked, request: GenerateRequest) -> Records:
                 yield {**inference.head(asked), **_text_fields(message), "done": False}
             elif isinstance(message, Done):
                 yield _last_record(asked, message, turn)
+            elif isinstance(message, Prefill) and request.progress:
+                yield {**inference.head(asked), "response": "", "done": False, **inference.progress_fields(message)}
             elif isinstance(message, Rendered):
                 yield {**inference.debug_record(asked, message, 0), "response": ""}
 

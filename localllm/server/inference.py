@@ -21,6 +21,7 @@ from localllm.server.capabilities import capabilities_of
 from localllm.server.daemon import Daemon
 from localllm.server.errors import APIError
 from localllm.server.times import now_utc
+from localllm.server.truncation import header_of, truncated_field
 from registry.store import ResolvedModel
 
 DEFAULT_NUM_CTX = 4096
@@ -50,21 +51,22 @@ FIELDS: dict[str, Type] = {
     "keep_alive": Judged(parse_keep_alive),
     "options": Map(),
     "think": Judged(_think, named=False),
-    "truncate": Bool(default=True),
+    "truncate": Bool(default=None),
     "shift": Bool(default=True),
     "logprobs": Bool(),
     "top_logprobs": Int(),
+    "progress": Bool(),
     "lora": adapters.FIELD,
     "_debug_render_only": Bool(),
 }
-"""Fields of both generate and chat, of which those of `grammar` (llama.cpp's) and `lora` are our own."""
+"""Fields of both generate and chat, of which those of `grammar` (llama.cpp's), `progress` and `lora` are our own."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """A request whose model exists: `body` as bound, the model, what must be loaded, how long it stays.
 
-    `lora` are the adapters in force, as the runner is told.
+    `lora` are the adapters in force, as the runner is told. `headers` are those of the answer, as far as is known.
     """
 
     daemon: Daemon
@@ -75,6 +77,7 @@ class Asked:
     keep_alive_ns: int
     started_ns: int
     lora: list[dict[str, Any]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
@@ -170,6 +173,7 @@ def new_request(asked: Asked, kind: str, **fields: Any) -> GenerateRequest:
         top_logprobs=body["top_logprobs"],
         truncate=body["truncate"],
         shift=body["shift"],
+        progress=body["progress"] and streams(body),
         debug_render_only=body["_debug_render_only"],
         lora=asked.lora,
         **fields,
@@ -202,15 +206,19 @@ class Turn:
 
 
 async def run(asked: Asked, request: GenerateRequest) -> AsyncGenerator[tuple[Message, Turn], None]:
-    """The runner's messages for one request. Raises: what loading or the runner raises; APIError without `insert`."""
+    """The runner's messages for one request; what its prompt lost is in the headers before the first of them.
+
+    Raises: what loading or the runner raises; APIError without `insert`.
+    """
     async with await asked.daemon.scheduler.lease(asked.want, asked.keep_alive_ns) as lease:
         if request.suffix and "insert" not in lease.ready.capabilities:
             raise APIError(400, f"{lookup.full_name(asked.model.name)} does not support insert")
         turn = Turn(time.monotonic_ns() - asked.started_ns, lease.ready.n_ctx)
         async with aclosing(lease.generate(request)) as messages:
             async for message in messages:
-                if not isinstance(message, Prefill):
-                    yield message, turn
+                if isinstance(message, Prefill | Done):
+                    asked.headers.update(header_of(message.truncated))
+                yield message, turn
 
 
 def head(asked: Asked) -> dict[str, Any]:
@@ -240,6 +248,13 @@ def final_fields(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
         "warnings": done.warnings,
     }
     return {"done": True, "done_reason": done.done_reason, **{key: value for key, value in figures.items() if value}}
+
+
+def progress_fields(prefill: Prefill) -> dict[str, Any]:
+    """The fields of a record that tells how far the prompt is; `processed` of its tokens includes those `cached`."""
+    figures = {"total": prefill.total, "cached": prefill.cached, "processed": prefill.processed}
+    progress = {**figures, "time_ms": round(prefill.elapsed_ns / 1e6, 3)}
+    return {"progress": progress, **truncated_field(prefill.truncated)}
 
 
 def chunk_extras(chunk: Chunk) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from localllm.server.errors import APIError
 from localllm.server.inference import Asked
 from localllm.server.openai import refuse
 from localllm.server.streaming import OLLAMA, Record, Records, RecordsResponse, Wire
+from localllm.server.truncation import header_of, truncated_field
 
 RERANK_REQUEST = Struct(
     "api.RerankRequest",
@@ -47,6 +48,7 @@ RERANK_ANSWER = Struct(
         "object": String(default=None),
         "usage": Map(),
         "results": List(Map()),
+        "truncated": Map(),
     },
 )
 
@@ -63,7 +65,7 @@ async def rerank(request: Request) -> Response:
     asked = await begin(daemon_of(request), body)
     wanted = Rank(uuid.uuid4().hex, query, documents, body["truncate"], asked.options, asked.lora)
     wire = Wire(refuse=refuse) if request.url.path.startswith("/v1") else OLLAMA
-    return RecordsResponse(_ranked(asked, wanted), stream=False, fold=_unwrapped, wire=wire)
+    return RecordsResponse(_ranked(asked, wanted), stream=False, fold=_unwrapped, wire=wire, told=asked.headers)
 
 
 def _query(body: dict[str, Any]) -> str:
@@ -92,6 +94,7 @@ def _text(item: Any, place: str) -> str:
 async def _ranked(asked: Asked, wanted: Rank) -> Records:
     async with await asked.daemon.scheduler.lease(asked.want, asked.keep_alive_ns) as lease:
         scores = await lease.rank(wanted)
+    asked.headers.update(header_of(scores.truncated))
     best_first = sorted(range(len(scores.scores)), key=lambda i: -scores.scores[i])[: asked.body["top_n"]]
     if asked.body["documents"] is None:
         yield {"": [_tei_result(asked.body, wanted, scores, i) for i in best_first]}
@@ -103,6 +106,7 @@ async def _ranked(asked: Asked, wanted: Rank) -> Records:
         "object": "list",
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         "results": [_result(asked.body, wanted, scores, i) for i in best_first],
+        **truncated_field(scores.truncated),
     }
 
 

@@ -16,7 +16,8 @@ _STATISTICS: dict[str, Type] = {
 _LAST: dict[str, Type] = {
     "done": Bool(default=None),
     "done_reason": String(default=None),
-    "truncated": Anything(),
+    "progress": Map(),
+    "truncated": Map(),
     "warnings": List(String()),
     "logprobs": List(Map()),
     "_debug_info": Map(),

@@ -66,15 +66,25 @@ OLLAMA = Wire()
 
 
 class RecordsResponse(Response):
-    """The answer made of `records`: streamed, or, with `stream` False, folded into one object by `fold`."""
+    """The answer made of `records`: streamed, or, with `stream` False, folded into one object by `fold`.
+
+    `told` are further headers, as they are when the first record is there, or, not streamed, the last.
+    """
 
     def __init__(
-        self, records: Records, *, stream: bool, fold: Callable[[list[Record]], Record] = last, wire: Wire = OLLAMA
+        self,
+        records: Records,
+        *,
+        stream: bool,
+        fold: Callable[[list[Record]], Record] = last,
+        wire: Wire = OLLAMA,
+        told: Mapping[str, str] | None = None,
     ) -> None:
         self.records = records
         self.stream = stream
         self.fold = fold
         self.wire = wire
+        self.told = {} if told is None else told
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +111,7 @@ class RecordsResponse(Response):
         except Exception as error:
             await wire.refuse(error)(scope, receive, send)
             return
-        headers = {"content-type": wire.media_type, "x-accel-buffering": "no", **wire.headers}
+        headers = {"content-type": wire.media_type, "x-accel-buffering": "no", **wire.headers, **self.told}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         await _send_more(send, wire.encode(first))
@@ -118,7 +128,7 @@ class RecordsResponse(Response):
         try:
             records = [record async for record in self.records]
             response = json_response(self.fold(records))
-            response.headers.update(self.wire.headers)
+            response.headers.update({**self.wire.headers, **self.told})
         except Exception as error:
             response = self.wire.refuse(error)
         await response(scope, receive, send)

@@ -42,7 +42,10 @@ def rendered(server: Any, body: dict[str, Any]) -> str:
 def test_a_long_chat_keeps_system_and_last_message(server: Any, model: Model) -> None:
     messages = long_chat()
     body = chat_body(model("random"), messages)
-    answer = server.post("/api/chat", body)
+    response = server.http.post("/api/chat", json={**body, "stream": False})
+    answer = response.json()
+    lost = answer["truncated"]
+    assert response.headers["x-localllm-truncated"] == f"messages={lost['messages']}, tokens={lost['tokens']}"
     assert answer["prompt_eval_count"] <= 128 and answer["truncated"]["messages"] > 0
     whole = "".join(f"<|{m['role']}|>{m['content']}<|end|>" for m in messages) + "<|assistant|>"
     head = whole[: whole.index("<|end|>") + len("<|end|>")]
@@ -69,6 +72,43 @@ def test_a_last_message_that_is_too_long_by_itself(server: Any, model: Model) ->
     error = server.refused("/api/chat", body, 400)
     assert re.search(r"\b4\d\d\b", error) and "128" in error
     assert "128" in server.refused("/api/chat", chat_body("random", long_chat(), truncate=False), 400)
+    answer = server.post("/api/chat", {**body, "truncate": True})
+    assert answer["prompt_eval_count"] == 127 and answer["truncated"]["tokens"] > 290
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+def test_a_prompt_that_cannot_fit_is_refused_in_every_dialect(server: Any, model: Model, path: str) -> None:
+    asked = {"messages": [user("z" * 400)]} if "chat" in path or "messages" in path else {"prompt": "z" * 400}
+    asked = {"input": "z" * 400} if "responses" in path else asked
+    body = {"model": model("random"), **asked, "max_tokens": 4, "options": {"num_ctx": 128}}
+    for stream in (False, True):
+        response = server.http.post(path, json={**body, "stream": stream})
+        error = response.json()["error"]
+        assert response.status_code == 400 and error["type"] == "invalid_request_error"
+        assert re.search(r"\b4\d\d\b", error["message"]) and "128" in error["message"]
+        assert path == "/v1/messages" or error["code"] == "context_length_exceeded"
+
+
+def test_the_end_of_the_context_is_the_end_of_an_answer_to_openais_clients(server: Any, model: Model) -> None:
+    body = {"model": model("loop"), "messages": [user("x")], "options": {"num_ctx": 64, "temperature": 0}}
+    (choice,) = server.post("/v1/chat/completions", body)["choices"]
+    assert choice["finish_reason"] == "length" and LOOP.fullmatch(choice["message"]["content"])
+    message = server.post("/v1/messages", {**body, "max_tokens": 100})
+    assert message["stop_reason"] == "max_tokens" and message["usage"]["output_tokens"] < 64
+    shifted = server.post("/v1/chat/completions", {**body, "shift": True, "max_tokens": 100})
+    assert shifted["usage"]["completion_tokens"] == 100 and shifted["truncated"]["shifted"] > 0
+
+
+def test_progress_of_a_prompt(server: Any, model: Model) -> None:
+    text = "".join(chr(97 + i % 26) for i in range(2000))
+    body = {"model": model("random"), "prompt": text, "progress": True, "options": {"num_predict": 1}}
+    records = server.lines("/api/generate", body)
+    news = [record["progress"] for record in records if "progress" in record]
+    assert len(news) >= 3 and all(record["response"] == "" for record in records[: len(news)])
+    assert [n["processed"] for n in news] == sorted(n["processed"] for n in news)
+    assert news[0]["processed"] == news[0]["cached"] and news[-1]["processed"] == news[-1]["total"] > 2000
+    again = server.lines("/api/generate", body)
+    assert again[0]["progress"]["cached"] > 1900 and again[-1]["prompt_eval_cached_count"] > 1900
 
 
 @pytest.mark.parametrize("prompt", ["<|assistant|>", "p" * 500 + "<|assistant|>"])
@@ -78,7 +118,7 @@ def test_a_generation_without_end_ends(server: Any, model: Model, prompt: str, m
     for num_predict in (None, -1, -2, 0, 5):
         limit = {} if num_predict is None else {"num_predict": num_predict}
         options = {"num_ctx": 64, "temperature": 0, **limit, **more}
-        body = {"model": model("loop"), "raw": True, "prompt": prompt, "options": options}
+        body = {"model": model("loop"), "raw": True, "prompt": prompt, "options": options, "truncate": True}
         lines = server.lines("/api/generate", body)
         whole = server.post("/api/generate", body)
         text = "".join(line["response"] for line in lines)

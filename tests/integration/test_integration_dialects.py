@@ -16,14 +16,20 @@ def events(server: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
 
 
+def n_prompt(usage: dict[str, int]) -> int:
+    """All tokens of a prompt: those found in the cache are counted apart."""
+    return usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"]
+
+
 def test_the_prompt_is_counted_the_same_everywhere(server: Any, model: Model) -> None:
     body = {"model": model("story"), "max_tokens": 9, "messages": MESSAGES, "temperature": 0}
     whole = server.post("/v1/messages", body)
     assert whole["content"] == [{"type": "text", "text": "Once upon a time"}] and whole["stop_reason"] == "end_turn"
-    n_input = whole["usage"]["input_tokens"]
+    n_input = n_prompt(whole["usage"])
     assert n_input > len(MESSAGES[0]["content"]), "one token a byte, and the template's own"
     found = events(server, body)
-    assert found[0]["message"]["usage"]["input_tokens"] == found[-2]["usage"]["input_tokens"] == n_input
+    assert n_prompt(found[0]["message"]["usage"]) == n_prompt(found[-2]["usage"]) == n_input
+    assert found[-2]["usage"]["cache_read_input_tokens"] == n_input - 1 > 0
     assert found[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"] == 5
     schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     for more in ({}, {"output_config": schema}):

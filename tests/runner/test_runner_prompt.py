@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ LONG_CHAT = [
 
 def test_a_long_chat_loses_its_oldest_turns_and_says_so(script_runner: Any) -> None:
     runner = script_runner(n_ctx=128)
-    text = rendered(runner, kind="chat", messages=LONG_CHAT)
+    text = rendered(runner, kind="chat", messages=LONG_CHAT, options={"num_predict": 1})
     assert text.startswith("<|system|>" + "S" * 20 + "<|end|><|user|>u")
     assert text.endswith("<|user|>LAST<|end|><|assistant|>")
     whole = rendered(script_runner(), kind="chat", messages=LONG_CHAT)
@@ -51,8 +52,45 @@ def test_a_long_chat_loses_its_oldest_turns_and_says_so(script_runner: Any) -> N
         "tokens": n_all - done.stats.prompt_eval_count,
         "shifted": 0,
     }
-    # no turn less would have done
-    assert done.stats.prompt_eval_count + 2 * 24 > 128
+    # a turn less would have left less than an eighth of the context to be dropped next
+    assert done.stats.prompt_eval_count + 2 * 24 > 128 - 128 // 8
+
+
+def test_a_growing_chat_begins_with_the_same_turn_for_a_while(script_runner: Any) -> None:
+    runner = script_runner(n_ctx=256)
+    messages, begins, n_cached = LONG_CHAT[:1], [], []
+    for k in range(40):
+        messages = [*messages, said("user", f"u{k:02}xxxx")]
+        done = runner.chat(messages, options={"num_predict": 6}).done
+        assert done.stats.prompt_eval_count <= 256 - 6
+        begins.append(done.truncated["messages"] if done.truncated else 0)
+        n_cached.append(done.stats.prompt_eval_cached_count / done.stats.prompt_eval_count)
+        messages = [*messages, said("assistant", f"a{k:02}")]
+    assert begins == sorted(begins) and begins[-1] > 40
+    n_moves = sum(a != b for a, b in pairwise(begins))
+    n_cut = sum(begin > 0 for begin in begins)
+    assert n_moves <= n_cut / 2 + 1
+    assert sum(share > 0.8 for share in n_cached) > len(n_cached) / 2
+
+
+@pytest.mark.parametrize(("num_predict", "room"), [(-1, 16), (0, 1), (1, 1), (20, 20), (100, 32)])
+def test_what_is_shortened_leaves_room_for_an_answer(script_runner: Any, num_predict: int, room: int) -> None:
+    options = {"num_predict": num_predict}
+    done = script_runner(n_ctx=128).chat(LONG_CHAT, options=options).done
+    assert 128 - room - 16 - 48 < done.stats.prompt_eval_count <= 128 - room
+    done = script_runner(n_ctx=128).generate("p" * 200 + "<|assistant|>", truncate=True, options=options).done
+    assert done.stats.prompt_eval_count == 128 - room
+
+
+def test_a_turn_that_fits_is_never_shortened(script_runner: Any) -> None:
+    fits, too_long = said("user", "u" * 124), said("user", "u" * 125)  # and three tags
+    runner = script_runner(n_ctx=128)
+    done = runner.chat([*LONG_CHAT[1:], fits]).done
+    assert (done.stats.prompt_eval_count, done.truncated["messages"]) == (127, len(LONG_CHAT) - 1)
+    assert runner.chat([fits]).done.truncated is None or runner.chat([fits]).done.truncated["messages"] == 0
+    error = runner.chat([*LONG_CHAT[1:], too_long]).error
+    assert (error.kind, error.fields) == ("ContextLengthError", {"n_prompt": 128, "n_ctx": 128})
+    assert "no room for an answer" in error.error
 
 
 def test_a_tool_result_keeps_its_call(script_runner: Any) -> None:
@@ -82,26 +120,81 @@ def test_what_cannot_be_shortened_is_refused_with_both_lengths(
     assert "128" in error.error and str(error.fields["n_prompt"]) in error.error
 
 
+def test_of_a_long_last_turn_the_oldest_rounds_go_and_the_question_stays(script_runner: Any) -> None:
+    def round_of(k: int) -> list[dict[str, Any]]:
+        call = {"role": "assistant", "content": f"c{k}", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+        return [call, said("tool", f"r{k}" + "r" * 30)]
+
+    messages = [*LONG_CHAT[:3], said("user", "QUESTION"), *(m for k in range(5) for m in round_of(k))]
+    text = rendered(script_runner(n_ctx=128), kind="chat", messages=messages, options={"num_predict": 1})
+    assert text.startswith(f"<|system|>{'S' * 20}<|end|><|user|>QUESTION<|end|><|assistant|>c3<|end|><|tool|>r3")
+    assert text.endswith(f"r4{'r' * 30}<|end|><|assistant|>")
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("fields", [{}, {"truncate": False}])
+def test_a_single_prompt_is_not_cut_in_silence(script_runner: Any, raw: bool, fields: dict[str, Any]) -> None:
+    error = script_runner(n_ctx=64).generate("x" * 100, raw=raw, **fields).error
+    n_prompt = 100 if raw else 103
+    assert (error.kind, error.fields) == ("ContextLengthError", {"n_prompt": n_prompt, "n_ctx": 64})
+
+
+@pytest.mark.parametrize("kind", ["chat", "generate"])
+def test_a_text_loses_its_middle_where_that_is_allowed(script_runner: Any, kind: str) -> None:
+    text = "begin" + "m" * 150 + "end"
+    fields: dict[str, Any] = {"raw": False, "prompt": text, "system": "S" * 20}
+    if kind == "chat":
+        fields = {"messages": [*LONG_CHAT[:3], said("user", text)], "prompt": ""}
+    runner = script_runner(n_ctx=128)
+    fields |= {"kind": kind, "truncate": True, "options": {"num_predict": 4}}
+    shown = rendered(runner, **fields)
+    assert shown.startswith(f"<|system|>{'S' * 20}<|end|><|user|>begin") and "m\n[...]\nm" in shown
+    assert shown.endswith("end<|end|><|assistant|>")
+    done = runner.generate(**fields).done
+    assert done.stats.prompt_eval_count == 124 and done.truncated["messages"] == (2 if kind == "chat" else 0)
+    n_whole = len(runner.tokenizer.encode(rendered(script_runner(), **fields)))
+    assert done.truncated["tokens"] == n_whole - 124
+    # what cannot be cut is too long
+    assert script_runner(n_ctx=32).generate(**fields).error.kind == "ContextLengthError"
+
+
+def test_history_of_tokens_loses_its_beginning(script_runner: Any) -> None:
+    runner = script_runner(n_ctx=64, add_bos=True)
+    history = runner.tokenizer.encode("<|bos|>keep" + "h" * 100, add_special=False)
+    fields: dict[str, Any] = {"raw": False, "context": history, "options": {"num_keep": 4, "num_predict": 1}}
+    done = runner.generate("q", **fields).done
+    assert done.stats.prompt_eval_count <= 63 and done.truncated["tokens"] == 105 + 4 - done.stats.prompt_eval_count
+    assert runner.tokenizer.decode(done.context, special=True).startswith("<|bos|>keephhh")
+    assert runner.generate("q", **fields, truncate=False).error.kind == "ContextLengthError"
+    assert runner.generate("q" * 100, **fields).error.fields["n_prompt"] < 64 + 100
+
+
+def test_an_insertion_is_cut_far_from_the_gap(script_runner: Any) -> None:
+    go = "<|user|>{{ .Prompt }}<|tool|>{{ .Suffix }}<|assistant|>{{ .Response }}"
+    runner = script_runner(go=go, n_ctx=64)
+    fields: dict[str, Any] = {"suffix": "a" * 50 + "z" * 50, "raw": False, "options": {"num_predict": 4}}
+    assert runner.generate("A" * 50 + "Z" * 50, **fields).error.fields["n_prompt"] == 203
+    done = runner.generate("A" * 50 + "Z" * 50, **fields, truncate=True).done
+    assert runner.tokenizer.decode(done.context, special=True).startswith(
+        f"<|user|>{'Z' * 29}<|tool|>{'a' * 28}<|assis"
+    )
+    assert done.truncated["tokens"] == 203 - 60
+
+
 def test_a_template_that_refuses_to_begin_with_an_answer(script_runner: Any) -> None:
     runner = script_runner(n_ctx=64, template=STRICT)
     messages = [said("user", "z" * 30), said("assistant", "y" * 30), said("user", "v" * 30), said("assistant", "w")]
     assert rendered(runner, kind="chat", messages=messages) == "v" * 30 + "<|assistant|>w"
 
 
-def test_a_long_raw_prompt_is_cut_as_ollama_does(script_runner: Any) -> None:
+def test_a_long_raw_prompt_loses_no_more_than_it_must(script_runner: Any) -> None:
     runner = script_runner(n_ctx=64)
     prompt = "".join(chr(97 + i % 26) for i in range(100)) + "<|assistant|>"
-    done = runner.generate(prompt, options={"num_keep": 4, "num_predict": 1}).done
-    assert done.stats.prompt_eval_count == 64 - (64 - 4) // 2
-    assert done.truncated == {"messages": 0, "tokens": 101 - 34, "shifted": 0}
+    done = runner.generate(prompt, truncate=True, options={"num_keep": 4, "num_predict": 1}).done
+    assert done.stats.prompt_eval_count == 63
+    assert done.truncated == {"messages": 0, "tokens": 101 - 63, "shifted": 0}
     (tokens,) = [tokens for step in runner.engine.steps for _, tokens, _ in step]
-    assert runner.tokenizer.decode(tokens, special=True) == prompt[:4] + prompt[-29 - 13 :]
-
-
-@pytest.mark.parametrize("fields", [{"truncate": False}, {"shift": False}])
-def test_a_long_raw_prompt_may_be_refused(script_runner: Any, fields: dict[str, Any]) -> None:
-    error = script_runner(n_ctx=64).generate("x" * 100, **fields).error
-    assert (error.kind, error.fields) == ("ContextLengthError", {"n_prompt": 100, "n_ctx": 64})
+    assert runner.tokenizer.decode(tokens, special=True) == prompt[:4] + prompt[-58 - 13 :]
 
 
 def test_generate_renders_system_history_and_prompt(script_runner: Any) -> None:

@@ -100,7 +100,7 @@ def test_logprobs_are_those_of_the_model(script_runner: Any, options: dict[str, 
 @pytest.mark.parametrize("num_keep", [4, 100, -1, 0])
 def test_endless_text_ends(script_runner: Any, num_predict: int | None, prompt: str, num_keep: int) -> None:
     runner = script_runner(loop=True, n_ctx=64, n_batch=32)
-    result = runner.generate(prompt, options={"num_predict": num_predict, "num_keep": num_keep})
+    result = runner.generate(prompt, truncate=True, options={"num_predict": num_predict, "num_keep": num_keep})
     done = result.done
     expected = {5: 5, 0: 0}.get(num_predict if num_predict is not None else -1, 640)
     assert (done.done_reason, done.stats.eval_count) == ("length", expected)
@@ -121,7 +121,7 @@ def test_without_shift_a_full_context_ends_the_text(script_runner: Any) -> None:
 
 def test_a_request_for_less_context_than_was_loaded(script_runner: Any) -> None:
     runner = script_runner(loop=True, n_ctx=4096)
-    done = runner.generate("x" * 500 + "<|assistant|>", options={"num_ctx": 64}).done
+    done = runner.generate("x" * 500 + "<|assistant|>", truncate=True, options={"num_ctx": 64}).done
     assert done.stats.eval_count == 640 and done.truncated["tokens"] > 400
     assert runner.generate(options={"num_ctx": 8192, "num_predict": 3}).text == "abcdef"
 

@@ -16,10 +16,12 @@ The prompt (or the last chat message; as tokens, its bytes) is a script of words
     !pid        the process id                              !call      a tool call
     !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
     !figures:N  figures: N prompt tokens, a gap of 2 ms between tokens, N of 8 pages used
+    !lost:M,T   M messages and T tokens were dropped     !cached:N  N tokens were in the KV cache
     !stop:W     ends at once, by the stop string W              !text:B     the text whose base64 is B
 
 The vector of an input is its length, its place among the inputs, dimensions and normalise; a document's score is its
-length. The input or query `!error:K` is an error, `!hang` is never answered.
+length. The input or query `!error:K` is an error, `!hang` is never answered. An input or document `!lost:N` lost N
+tokens.
 """
 
 import array
@@ -103,9 +105,17 @@ def answer(request: GenerateRequest) -> None:
     if request.debug_render_only:
         send(Rendered(request.id, script, list(range(len(script.split())))))
         return
+    told = {name: argument for name, _, argument in (word.partition(":") for word in script.split())}
+    truncated = None
+    if "!lost" in told:
+        n_messages, n_tokens = map(int, told["!lost"].split(","))
+        truncated = {"messages": n_messages, "tokens": n_tokens, "shifted": 0}
+    n_cached = int(told.get("!cached", 0))
     if not script.startswith(BEFORE_PREFILL):
         n = len(script.split())
-        send(Prefill(request.id, n, 0, 0))
+        send(Prefill(request.id, n, n_cached, n_cached, 0, truncated))
+        if request.progress:
+            send(Prefill(request.id, n, n_cached, n, 1_500_000, truncated))
     n_pieces = 0
     done_reason, stop = "stop", None
     for word in script.split():
@@ -113,6 +123,8 @@ def answer(request: GenerateRequest) -> None:
             return
         name, _, argument = word.partition(":")
         n_pieces += 1
+        if name in ("!lost", "!cached"):
+            continue
         if name == "!length":
             done_reason = "length"
         elif name == "!stop":
@@ -126,8 +138,8 @@ def answer(request: GenerateRequest) -> None:
             act(request, word, name, argument)
     elapsed_ns = time.perf_counter_ns() - start_ns
     n_thinking = sum(word.startswith("!think:") for word in script.split())
-    stats = Stats(0, len(script.split()), 1000, n_pieces, elapsed_ns, 0, n_thinking)
-    send(Done(request.id, done_reason, stats, [1, 2, 3], None, stop))
+    stats = Stats(0, len(script.split()), 1000, n_pieces, elapsed_ns, n_cached, n_thinking)
+    send(Done(request.id, done_reason, stats, [1, 2, 3], truncated, stop))
 
 
 def act(request: GenerateRequest, word: str, name: str, argument: str) -> None:
@@ -184,7 +196,13 @@ def embed(request: Embed) -> None:
         for i, item in enumerate(request.inputs)
     ]
     n_tokens = [len(item) for item in request.inputs]
-    send(Embeddings(request.id, [base64.b64encode(v).decode() for v in vectors], n_tokens))
+    encoded = [base64.b64encode(v).decode() for v in vectors]
+    send(Embeddings(request.id, encoded, n_tokens, truncated=lost_of(request.inputs)))
+
+
+def lost_of(texts: list) -> dict[str, int] | None:
+    n_lost = [int(str(text).partition(":")[2]) for text in texts if str(text).startswith("!lost:")]
+    return {"inputs": len(n_lost), "tokens": sum(n_lost)} if n_lost else None
 
 
 def detokenize(request: Detokenize) -> None:
@@ -197,7 +215,7 @@ def detokenize(request: Detokenize) -> None:
 def rank(request: Rank) -> None:
     if not fails(request.id, request.query):
         lengths = [len(text) for text in request.documents]
-        send(Scores(request.id, [float(n) for n in lengths], lengths))
+        send(Scores(request.id, [float(n) for n in lengths], lengths, truncated=lost_of(request.documents)))
 
 
 def fails(request_id: str, text: object) -> bool:

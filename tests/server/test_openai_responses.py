@@ -201,7 +201,12 @@ async def test_what_reaches_the_runner(running: Running, add_model: Add) -> None
     async with running() as r:
         plain = await asked_of_runner(r, {"tools": [TOOL, {"type": "web_search"}]})
         assert plain["messages"] == [{"role": "user", "content": "!request"}] and plain["tools"] == [NATIVE_TOOL]
-        assert plain["truncate"] is True and plain["logprobs"] is False and plain["think"] is None
+        assert (
+            plain["truncate"] is None
+            and plain["shift"] is False
+            and plain["logprobs"] is False
+            and plain["think"] is None
+        )
         assert plain["options"]["temperature"] == plain["options"]["top_p"] == 1.0
         asked = await asked_of_runner(
             r,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from localllm.errors import ContextLengthError
-from localllm.messages import Chunk, Done, GenerateRequest, Rendered
+from localllm.messages import Chunk, Done, GenerateRequest, Prefill, Rendered
 from localllm.server import chat, inference
 from localllm.server.anthropic import errors, events
 from localllm.server.anthropic.request import MESSAGES_REQUEST, Asked, translated
@@ -33,13 +33,13 @@ async def messages(request: Request) -> Response:
     body = await read(request, MESSAGES_REQUEST)
     asked = await asyncio.to_thread(translated, body)
     turn, runner_request = await _ask(daemon_of(request), asked)
-    answer = events.Answer(turn.shown, asked.stop_sequences)
-    records = _events(turn, runner_request, answer, counts=body["stream"])
+    records = _events(turn, runner_request, events.Answer(turn.shown, asked.stop_sequences))
     return RecordsResponse(
         events.with_pings(records) if body["stream"] else records,
         stream=body["stream"],
         fold=events.fold,
         wire=_wire(errors.new_request_id()),
+        told=turn.headers,
     )
 
 
@@ -86,13 +86,14 @@ async def _ask(daemon: Daemon, asked: Asked) -> tuple[inference.Asked, GenerateR
     return turn.asked, replace(turn.request, options={**options, "stop": stops})
 
 
-async def _events(turn: inference.Asked, request: GenerateRequest, answer: events.Answer, *, counts: bool) -> Records:
-    """The answer's events; `counts`: the first one says how many tokens the prompt has, so it is rendered before."""
-    yield answer.start(await _n_input(turn, request) if counts else 0)
-    yield events.PING
+async def _events(turn: inference.Asked, request: GenerateRequest, answer: events.Answer) -> Records:
+    """The answer's events; the first one, when the request has its turn, says how many tokens the prompt has."""
     async with aclosing(inference.run(turn, request)) as received:
         async for message, _ in received:
-            if isinstance(message, Chunk):
+            if isinstance(message, Prefill):
+                yield answer.start(message)
+                yield events.PING
+            elif isinstance(message, Chunk):
                 for event in answer.add(message):
                     yield event
             elif isinstance(message, Done):

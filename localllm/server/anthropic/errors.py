@@ -33,7 +33,7 @@ def body_of(error: Exception, request_id: str) -> dict[str, Any]:
     """
     native = errors.body_of(error)
     if isinstance(error, ContextLengthError):
-        native["error"] = f"prompt is too long: {error.n_prompt} tokens > {error.n_ctx} maximum"
+        native["error"] = _too_long(error.n_prompt, error.n_ctx)
         native["hint"] = "shorten the conversation, raise LOCALLLM_CONTEXT_LENGTH, or send options.num_ctx"
     status = errors.status_of(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
@@ -41,6 +41,12 @@ def body_of(error: Exception, request_id: str) -> dict[str, Any]:
     if "hint" in native:
         told["hint"] = native["hint"]
     return {"type": "error", "error": told, "request_id": request_id}
+
+
+def _too_long(n_prompt: int, n_ctx: int) -> str:
+    if n_prompt > n_ctx:
+        return f"prompt is too long: {n_prompt} tokens > {n_ctx} maximum"
+    return f"input length and `max_tokens` exceed context limit: {n_prompt} + 1 > {n_ctx}"
 
 
 def response_of(error: Exception, request_id: str = "") -> JSONResponse:

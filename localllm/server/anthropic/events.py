@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
-from localllm.messages import Chunk, Done
+from localllm.messages import Chunk, Done, Prefill
 from localllm.server.streaming import Record, Records, encoded
+from localllm.server.truncation import truncated_field
 
 PING: Record = {"type": "ping"}
 PING_INTERVAL_S = 10.0
@@ -32,8 +33,8 @@ class Answer:
         self._open = ""
         self._has_calls = False
 
-    def start(self, n_input: int) -> Record:
-        """The first event; `n_input` counts the tokens of the prompt."""
+    def start(self, prefill: Prefill) -> Record:
+        """The first event, with the tokens of the prompt."""
         message: Record = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
@@ -42,7 +43,8 @@ class Answer:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage(n_input, 0),
+            "usage": _usage(prefill.total, prefill.cached, 0),
+            **truncated_field(prefill.truncated),
         }
         return {"type": "message_start", "message": message}
 
@@ -61,11 +63,12 @@ class Answer:
         """The last events."""
         yield from self._close()
         reason, sequence = self._stop_reason(done)
+        stats, own = done.stats, {"warnings": done.warnings, "truncated": done.truncated}
         yield {
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": _usage(done.stats.prompt_eval_count, done.stats.eval_count),
-            **({"warnings": done.warnings} if done.warnings else {}),
+            "usage": _usage(stats.prompt_eval_count, stats.prompt_eval_cached_count, stats.eval_count),
+            **{name: value for name, value in own.items() if value},
         }
         yield {"type": "message_stop"}
 
@@ -107,11 +110,12 @@ class Answer:
         return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, **fields}}
 
 
-def _usage(n_input: int, n_output: int) -> dict[str, int]:
+def _usage(n_prompt: int, n_cached: int, n_output: int) -> dict[str, int]:
+    """The tokens of the prompt are the sum of the first three."""
     return {
-        "input_tokens": n_input,
+        "input_tokens": n_prompt - n_cached,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": n_cached,
         "output_tokens": n_output,
     }
 
@@ -153,7 +157,10 @@ def fold(events: list[Record]) -> Record:
         elif kind == "content_block_delta":
             _apply(event["delta"], message["content"][-1])
         elif kind == "message_delta":
-            message |= {**event["delta"], **{key: event[key] for key in ("usage", "warnings") if key in event}}
+            message |= {
+                **event["delta"],
+                **{key: event[key] for key in ("usage", "warnings", "truncated") if key in event},
+            }
     return message
 
 

@@ -1,7 +1,8 @@
 """The body of a Messages request as the body of a native chat request; it knows nothing of what becomes of that.
 
-Of our own are `options`, `keep_alive`, `truncate` and `lora`, with the meaning that they have in /api/chat. A
-conversation that is too long is refused rather than cut, as Anthropic does, unless `truncate` allows it.
+Of our own are `options`, `keep_alive`, `truncate`, `shift` and `lora`, with the meaning that they have in /api/chat. A
+conversation that is too long is refused rather than cut, as Anthropic does, unless `truncate` allows it, and an answer
+ends where the context does, unless `shift` lets it go on.
 """
 
 import json
@@ -33,6 +34,7 @@ MESSAGES_REQUEST = Struct(
         "options": Map(),
         "keep_alive": Anything(),
         "truncate": Bool(),
+        "shift": Bool(),
         "lora": FIELDS["lora"],
     },
 )
@@ -69,6 +71,7 @@ def translated(body: dict[str, Any], *, needs_max_tokens: bool = True) -> Asked:
         "options": _options(body),
         "keep_alive": body["keep_alive"],
         "truncate": body["truncate"],
+        "shift": body["shift"],
     }
     bound = {**CHAT_REQUEST.bind(native, Place("MessagesRequest")), "lora": body["lora"]}
     return Asked(bound, tool_choice, is_parallel, [text for text in body["stop_sequences"] or [] if text])

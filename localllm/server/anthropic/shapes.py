@@ -8,6 +8,7 @@ MESSAGE = Struct(
         **{name: String(default=None) for name in ("id", "type", "role", "model", "stop_reason", "stop_sequence")},
         "content": List(Map()),
         "usage": Map(),
+        "truncated": Map(),
         "warnings": List(String()),
     },
 )

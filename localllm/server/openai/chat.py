@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localllm.messages import Chunk, Done, Message
+from localllm.messages import Chunk, Done, Message, Prefill
 from localllm.server import chat
 from localllm.server.binding import Anything, BindError, Bool, Int, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -82,7 +82,7 @@ async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     speakers = [_Speaker(index, body["logprobs"]) for index in range(n)]
     requests = replicas(turn.request, n)
     records = chunks.stream(head, turn.asked, requests, speakers, n=n, with_usage=fields.wants_usage(body))
-    return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA)
+    return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA, told=turn.asked.headers)
 
 
 def _native(body: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -101,9 +101,10 @@ def _native(body: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         "options": fields.options_of(body, limit),
         "logprobs": body["logprobs"],
         "top_logprobs": body["top_logprobs"],
+        "progress": fields.wants_progress(body),
     }
     bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
-    return {**bound, "keep_alive": body["keep_alive"], "think": _think(body), "lora": body["lora"]}, choice
+    return {**bound, **fields.native_fields(body), "think": _think(body)}, choice
 
 
 def _think(body: dict[str, Any]) -> bool | str | None:
@@ -132,6 +133,8 @@ class _Speaker:
             self.has_called = self.has_called or bool(message.tool_calls)
             for delta in _deltas(message):
                 yield self._choice(delta, message)
+        elif isinstance(message, Prefill):
+            yield self._choice({})
         elif isinstance(message, Done):
             if not self.has_spoken:
                 yield self._choice({})

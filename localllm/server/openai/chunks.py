@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from localllm.messages import Done, GenerateRequest, Message
+from localllm.messages import Done, GenerateRequest, Message, Prefill
 from localllm.server import inference
 from localllm.server.inference import Asked
 from localllm.server.openai.choices import merged
-from localllm.server.openai.figures import Usage, reports
+from localllm.server.openai.figures import Usage, prompt_progress, reports
 from localllm.server.streaming import Record, Records
 
 FINGERPRINT = "fp_localllm"
@@ -52,7 +52,11 @@ async def stream(
     async with aclosing(merged([inference.run(asked, request) for request in requests])) as messages:
         async for index, (message, turn) in messages:
             extras: Record = {}
-            if isinstance(message, Done):
+            if isinstance(message, Prefill):
+                if not requests[index].progress:
+                    continue
+                extras = {"prompt_progress": prompt_progress(message)}
+            elif isinstance(message, Done):
                 usage.add(message.stats, is_new_prompt=index % n == 0)
                 extras = reports(asked, message, turn)
             for choice in tellers[index].choices(message):

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localllm.messages import Chunk, Detokenize, Done, GenerateRequest, Message
+from localllm.messages import Chunk, Detokenize, Done, GenerateRequest, Message, Prefill
 from localllm.server import generate, inference
 from localllm.server.binding import Anything, Bool, Int, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -76,7 +76,7 @@ async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     assert asked is not None, "there are prompts"
     job = _Job(asked, prompts, n, bool(body["echo"]), body["logprobs"] is not None)
     records = _records(job, requests, fields.wants_usage(body))
-    return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA)
+    return RecordsResponse(records, stream=body["stream"], fold=fold, wire=DATA, told=asked.headers)
 
 
 def prompts_of(value: Any) -> list[Prompt]:
@@ -117,11 +117,12 @@ async def _ask(daemon: Daemon, body: dict[str, Any], prompt: Prompt) -> tuple[As
         "options": fields.options_of(body, body["max_tokens"]),
         "logprobs": body["logprobs"] is not None,
         "top_logprobs": body["logprobs"],
+        "progress": fields.wants_progress(body),
     }
     bound = generate.GENERATE_REQUEST.bind(native, Place("GenerateRequest"))
     asked, request = await generate.ask(
         daemon,
-        {**bound, "keep_alive": body["keep_alive"], "think": body["think"], "lora": body["lora"]},
+        {**bound, **fields.native_fields(body), "think": body["think"]},
         tokens=None if is_text else prompt,
         **fields.own_fields(body),
     )
@@ -179,6 +180,8 @@ class _Writer:
         if isinstance(message, Chunk):
             thinking = {"reasoning": message.thinking} if message.thinking else {}
             yield {**self._choice(message.text, message), **thinking}
+        elif isinstance(message, Prefill):
+            yield self._choice("")
         elif isinstance(message, Done):
             yield {**self._choice(""), "finish_reason": message.done_reason}
 

@@ -14,6 +14,7 @@ from localllm.server.openai.errors import InvalidRequestError, told
 from localllm.server.openai.shapes import EMBEDDINGS
 from localllm.server.openai.sse import DATA
 from localllm.server.streaming import Records, RecordsResponse
+from localllm.server.truncation import header_of, truncated_field
 
 ENCODINGS = ("float", "base64")
 
@@ -42,7 +43,9 @@ def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     """The answer to a bound body. Raises: InvalidRequestError."""
     if body["encoding_format"] not in ENCODINGS:
         raise InvalidRequestError("encoding_format", f"expected float or base64, not {told(body['encoding_format'])}")
-    return RecordsResponse(_records(daemon, body, inputs_of(body["input"])), stream=False, wire=DATA)
+    headers: dict[str, str] = {}
+    records = _records(daemon, body, inputs_of(body["input"]), headers)
+    return RecordsResponse(records, stream=False, wire=DATA, told=headers)
 
 
 def inputs_of(value: Any) -> list[str] | list[list[int]]:
@@ -55,7 +58,9 @@ def inputs_of(value: Any) -> list[str] | list[list[int]]:
     raise InvalidRequestError("input", f"invalid input: expected a text, texts or token ids, not {told(value)}")
 
 
-async def _records(daemon: Daemon, body: dict[str, Any], inputs: list[str] | list[list[int]]) -> Records:
+async def _records(
+    daemon: Daemon, body: dict[str, Any], inputs: list[str] | list[list[int]], headers: dict[str, str]
+) -> Records:
     num_ctx = {} if body["num_ctx"] is None else {"num_ctx": body["num_ctx"]}
     result = await embed.embed(
         daemon,
@@ -66,6 +71,7 @@ async def _records(daemon: Daemon, body: dict[str, Any], inputs: list[str] | lis
         keep_alive=body["keep_alive"],
         options={**(body["options"] or {}), **num_ctx},
     )
+    headers.update(header_of(result.truncated))
     vectors: list[Any] = result.encoded if body["encoding_format"] == "base64" else result.floats()
     n_tokens = sum(result.n_tokens)
     yield {
@@ -73,4 +79,5 @@ async def _records(daemon: Daemon, body: dict[str, Any], inputs: list[str] | lis
         "data": [{"object": "embedding", "embedding": vector, "index": i} for i, vector in enumerate(vectors)],
         "model": body["model"],
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        **truncated_field(result.truncated),
     }

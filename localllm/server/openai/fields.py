@@ -80,13 +80,22 @@ EXTRA_FIELDS: dict[str, Type] = {
     "think": inference.FIELDS["think"],
     "format": Anything(),
     **{name: inference.FIELDS[name] for name in ("grammar", "grammar_lazy", "grammar_triggers")},
-    "lora": inference.FIELDS["lora"],
+    **{name: inference.FIELDS[name] for name in ("truncate", "lora")},
+    "shift": Bool(),
     **{name: Judged(_elsewhere) for name in _OTHERS_CONSTRAINTS},
 }
-"""Fields of Ollama's and our own that OpenAI does not have, and those of other servers that are refused."""
+"""Fields of Ollama's and our own that OpenAI does not have, and those of other servers that are refused.
+
+An answer ends where the context does (`finish_reason` "length"), as OpenAI's do, unless `shift` lets it go on.
+"""
+
+NATIVE_FIELDS = ("keep_alive", "lora", "truncate", "shift")
+"""Those of them that go into a native body as they are."""
 
 STREAM_FIELDS: dict[str, Type] = {
     "stream": Bool(),
+    "progress": Bool(),
+    "return_progress": Bool(),
     "stream_options": Struct("openai.StreamOptions", {"include_usage": Bool()}),
 }
 
@@ -136,6 +145,16 @@ def format_of(body: dict[str, Any], asked: dict[str, Any] | None, place: str, sc
 def response_format_of(body: dict[str, Any]) -> Any:
     """The native `format` of chats and completions. Raises: InvalidRequestError."""
     return format_of(body, body["response_format"], "response_format", "response_format.json_schema.schema")
+
+
+def native_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """What a native body takes over as it is."""
+    return {name: body[name] for name in NATIVE_FIELDS}
+
+
+def wants_progress(body: dict[str, Any]) -> bool:
+    """Whether a stream is to tell how far its prompt is; the second name is llama-server's."""
+    return bool(body["stream"] and (body["progress"] or body["return_progress"]))
 
 
 def own_fields(body: dict[str, Any]) -> dict[str, Any]:

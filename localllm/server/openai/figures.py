@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from localllm.messages import Chunk, Done, Stats
+from localllm.messages import Chunk, Done, Prefill, Stats
 from localllm.server import inference
 from localllm.server.inference import Asked, Turn
 
@@ -44,6 +44,12 @@ def reports(asked: Asked, done: Done, turn: Turn) -> dict[str, Any]:
     a constraint of which something could not be enforced."""
     final = inference.final_fields(asked, done, turn)
     return {name: final[name] for name in ("truncated", "context_length", "warnings") if name in final}
+
+
+def prompt_progress(prefill: Prefill) -> dict[str, Any]:
+    """How far a prompt is, as llama-server tells it; `processed` of its tokens includes those of the cache."""
+    figures = {"total": prefill.total, "cache": prefill.cached, "processed": prefill.processed}
+    return {**figures, "time_ms": round(prefill.elapsed_ns / 1e6, 3)}
 
 
 def entries_of(chunk: Chunk) -> list[Entry]:

@@ -58,6 +58,7 @@ EMBEDDINGS = Struct(
         "data": List(Struct("openai.Embedding", {"object": String(), "index": Int(), "embedding": Anything()})),
         "model": String(),
         "usage": Map(),
+        "truncated": Map(),
     },
 )
 RESPONSE = Struct(
@@ -71,6 +72,8 @@ RESPONSE = Struct(
         "incomplete_details": Anything(),
         "model": String(),
         "output": List(Map()),
+        "truncated": Map(),
+        "context_length": Int(default=None),
         "warnings": List(String()),
         "usage": Map(),
     },

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localllm.messages import Chunk, Done, GenerateRequest
+from localllm.messages import Chunk, Done, GenerateRequest, Prefill
 from localllm.server import chat, inference
 from localllm.server.binding import Anything, Bool, Int, List, Map, Place, String, Struct, read
 from localllm.server.daemon import Daemon, daemon_of
@@ -91,7 +91,7 @@ async def answer(daemon: Daemon, body: dict[str, Any]) -> RecordsResponse:
     wants_logprobs, keeps_thinking = turn.request.logprobs, THOUGHTS in (body["include"] or [])
     events = Events(response, with_logprobs=wants_logprobs, keeps_thinking=keeps_thinking)
     records = _records(turn.asked, turn.request, events, is_streamed=body["stream"])
-    return RecordsResponse(records, stream=body["stream"], fold=_fold, wire=EVENTS)
+    return RecordsResponse(records, stream=body["stream"], fold=_fold, wire=EVENTS, told=turn.asked.headers)
 
 
 def _refuse_what_needs_a_store(body: dict[str, Any]) -> None:
@@ -125,11 +125,13 @@ def _native(body: dict[str, Any]) -> tuple[dict[str, Any], tools.Tools, Any]:
         "options": fields.options_of(body, body["max_output_tokens"]),
         "logprobs": LOGPROBS in (body["include"] or []) or body["top_logprobs"] > 0,
         "top_logprobs": body["top_logprobs"],
-        "truncate": body["truncation"] != "disabled",
     }
     bound = chat.CHAT_REQUEST.bind(native, Place("ChatRequest"))
     think = fields.think_of(body, (body["reasoning"] or {}).get("effort"), "reasoning.effort")
-    return {**bound, "keep_alive": body["keep_alive"], "think": think, "lora": body["lora"]}, offered, choice
+    own = fields.native_fields(body)
+    if body["truncation"] == "disabled":
+        own["truncate"] = False
+    return {**bound, **own, "think": think}, offered, choice
 
 
 def _response(asked: Asked, body: dict[str, Any], offered: tools.Tools) -> Record:
@@ -168,6 +170,8 @@ async def _records(asked: Asked, request: GenerateRequest, events: Events, *, is
     try:
         async with aclosing(inference.run(asked, request)) as messages:
             async for message, turn in messages:
+                if isinstance(message, Prefill):
+                    continue  # an error may still have a status
                 for event in () if has_begun else events.begin():
                     has_begun = True
                     yield event
