@@ -19,12 +19,12 @@ TOGETHER_PROMPT, TOGETHER_TOKENS = 128, 32
 
 
 def file_digest(path: str | Path) -> str:
-    """`sha256:...` of a file: the name under which the store, and so the cache of packed weights, knows it."""
+    """The SHA-256 of a file in hex, by which a runner, and so the cache of packed weights, knows it."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 class Ours:

@@ -1,0 +1,1 @@
+"""Scenarios of many requests at once, for `scripts/bench-load`: over HTTP, on loopback, bounded."""

@@ -1,0 +1,79 @@
+"""Chats that share a long system prompt: what a first token costs beside evaluating what is not shared."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from dataclasses import dataclass
+
+import httpx
+
+from measuring.load.chats import Answer, Chat, ask
+from measuring.load.rounds import Figures
+from measuring.load.sides import Side
+from measuring.load.texts import Texts
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """Of one round, no question twice: without a system prompt, and with one."""
+
+    alone: list[Chat]
+    shared: list[Chat]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """`n_chats` with a system prompt of `n_system` tokens, new to the first of them, and questions of `n_question`.
+
+    They come one after another, or all at once where `is_together`.
+    """
+
+    is_together: bool
+    n_chats: int = 20
+    n_system: int = 2000
+    n_question: int = 100
+    n_output: int = 8
+
+    def chats(self, texts: Texts) -> Conversations:
+        """The chats of a round."""
+        return Conversations(self._with(texts, ""), self._with(texts, texts.of(self.n_system)))
+
+    def _with(self, texts: Texts, system: str) -> list[Chat]:
+        first = [{"role": "system", "content": system}] if system else []
+        questions = [{"role": "user", "content": texts.of(self.n_question)} for _ in range(self.n_chats)]
+        return [Chat((*first, question), self.n_output, seed) for seed, question in enumerate(questions)]
+
+    async def run(self, side: Side, chats: Conversations) -> Figures:
+        """One round of one side: the chats without a system prompt, then those with one."""
+        ask_all = _together if self.is_together else _in_turn
+        async with side.client() as http:
+            alone = await ask_all(http, side.model, chats.alone)
+            shared = await ask_all(http, side.model, chats.shared)
+        return figures(alone, shared)
+
+
+async def _in_turn(http: httpx.AsyncClient, model: str, chats: list[Chat]) -> list[Answer]:
+    return [await ask(http, model, chat) for chat in chats]
+
+
+async def _together(http: httpx.AsyncClient, model: str, chats: list[Chat]) -> list[Answer]:
+    return await asyncio.gather(*(ask(http, model, chat) for chat in chats))
+
+
+def figures(alone: list[Answer], shared: list[Answer]) -> Figures:
+    """Medians of the times to the first token in ms; `shared` is what they are of those of the questions alone."""
+    unshared_ms, shared_ms = _median_ttft_ms(alone), _median_ttft_ms(shared)
+    return {
+        "unshared_ms": unshared_ms,
+        "ttft_ms": shared_ms,
+        "first_ms": 1000 * shared[0].ttft_s,
+        "slowest_ms": 1000 * max(answer.ttft_s for answer in shared),
+        "shared": shared_ms / unshared_ms,
+        "cached_tokens": statistics.median(answer.n_cached for answer in shared),
+        "prompt_tokens": statistics.median(answer.n_prompt for answer in shared),
+    }
+
+
+def _median_ttft_ms(answers: list[Answer]) -> float:
+    return 1000 * statistics.median(answer.ttft_s for answer in answers)

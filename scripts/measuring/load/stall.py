@@ -1,0 +1,61 @@
+"""One answer is running when a long prompt arrives: how long the answer's next tokens wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from dataclasses import dataclass
+
+from measuring.load.chats import Answer, Chat, ask
+from measuring.load.rounds import Figures, percentile
+from measuring.load.sides import Side
+from measuring.load.texts import Texts
+
+QUESTION_TOKENS = 60
+
+
+@dataclass(frozen=True)
+class Stall:
+    """The prompt has `n_prompt` tokens and comes after `n_before` tokens of an answer of `n_running`."""
+
+    n_prompt: int = 4000
+    n_before: int = 100
+    n_running: int = 2000
+
+    def chats(self, texts: Texts) -> tuple[Chat, Chat]:
+        """The running answer, and the one with the long prompt."""
+        running = Chat(({"role": "user", "content": texts.of(QUESTION_TOKENS)},), self.n_running, seed=1)
+        return running, Chat(({"role": "user", "content": texts.of(self.n_prompt)},), 1, seed=2)
+
+    async def run(self, side: Side, chats: tuple[Chat, Chat]) -> Figures:
+        """One round of one side; the running answer is left at its first token after the prompt's."""
+        running = Answer(0.0)
+        async with side.client() as http:
+            answering = asyncio.create_task(ask(http, side.model, chats[0], running))
+            while len(running.piece_s) <= self.n_before and not answering.done():
+                await asyncio.sleep(0.001)
+            arrived = await ask(http, side.model, chats[1])
+            while running.end_s < arrived.end_s and not answering.done():
+                await asyncio.sleep(0.001)
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+        return figures(running, arrived)
+
+
+def figures(running: Answer, arrived: Answer) -> Figures:
+    """Times in ms: `p99` and `worst` of the gaps in which the prompt was being evaluated; `stall` is p99 ÷ the median
+    of those before."""
+    during = [1000 * gap for gap in running.gaps_s(arrived.sent_s, arrived.end_s)]
+    before = [1000 * gap for gap in running.gaps_s()[: sum(at_s <= arrived.sent_s for at_s in running.piece_s) - 1]]
+    undisturbed = statistics.median(before)
+    p99 = percentile(during, 0.99)
+    return {
+        "undisturbed_ms": undisturbed,
+        "p50_ms": percentile(during, 0.5),
+        "p99_ms": p99,
+        "worst_ms": percentile(during, 1.0),
+        "gaps": len(during),
+        "stall": p99 / undisturbed,
+        "prompt_ttft_s": arrived.ttft_s,
+        "prompt_tokens": arrived.n_prompt,
+    }

@@ -1,0 +1,159 @@
+"""What figures of requests under load are made of, and that the script runs; how fast anything is, is not tested."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from measuring.load import mixed, shared, stall
+from measuring.load.chats import Answer, Chat, ask
+from measuring.load.rounds import Must, medians, percentile, ratio, take
+from measuring.load.texts import Texts
+
+CHAT = Chat(({"role": "user", "content": "hi"},), n_output=2, seed=7)
+
+
+def answer_of(sent_s: float, *piece_s: float) -> Answer:
+    return Answer(sent_s, piece_s=list(piece_s), n_prompt=10, n_output=len(piece_s))
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps({"choices": [], **fields}).encode() + b"\n\n"
+
+
+def delta(**fields: Any) -> bytes:
+    return event(choices=[{"index": 0, "delta": fields}])
+
+
+def asked(*blocks: bytes, status: int = 200) -> tuple[Answer, dict[str, Any]]:
+    """The answer that `ask` makes of a server's blocks, and the body that the server got."""
+    bodies: list[dict[str, Any]] = []
+
+    async def stream() -> Any:
+        for block in blocks:
+            yield block
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(status, content=stream())
+
+    async def run() -> Answer:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(serve), base_url="http://127.0.0.1") as http:
+            return await ask(http, "m", CHAT)
+
+    return asyncio.run(run()), bodies[0]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 2.0), (0.75, 3.0), (0.76, 4.0), (0.99, 4.0), (0.0, 1.0)])
+def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], share) == expected
+
+
+def test_of_nothing_there_is_no_percentile() -> None:
+    assert math.isnan(percentile([], 0.5))
+
+
+def test_bounds_are_met_from_their_side() -> None:
+    assert Must("speed", 2.0, 2.0, is_floor=True).holds and not Must("speed", 1.9, 2.0, is_floor=True).holds
+    assert Must("wait", 1.3, 1.3).holds and not Must("wait", 1.31, 1.3).holds
+    assert not Must("nothing measured", math.nan, 1.0).holds
+    assert Must("wait", 2.0, 1.0).line() == "MISS wait: 2 (must be <= 1)"
+
+
+def test_a_ratio_is_of_the_same_round() -> None:
+    found = {"ours": [{"x": 10.0}, {"x": 40.0}, {"x": 12.0}], "theirs": [{"x": 5.0}, {"x": 40.0}, {"x": 3.0}]}
+    assert ratio(found, "x") == 2.0
+    assert ratio({"ours": found["ours"]}, "x") is None
+    assert medians(found["ours"]) == {"x": 12.0}
+
+
+def test_sides_take_turns() -> None:
+    calls: list[tuple[str, int]] = []
+
+    async def run(name: str, i: int) -> dict[str, float]:
+        calls.append((name, i))
+        return {"x": float(len(calls))}
+
+    found = asyncio.run(take(["ours", "theirs"], 2, run))
+    assert calls == [("ours", 0), ("theirs", 0), ("theirs", 1), ("ours", 1)]
+    assert found == {"ours": [{"x": 1.0}, {"x": 4.0}], "theirs": [{"x": 2.0}, {"x": 3.0}]}
+
+
+def test_texts_have_the_length_asked_for_and_come_again_from_their_seed() -> None:
+    def count(text: str) -> int:
+        return len(text)  # a vocabulary of single characters
+
+    one, other = Texts(count, "a"), Texts(count, "b")
+    lengths = [len(one.of(n)) for n in (50, 400, 2000)]
+    assert all(abs(found - n) <= 0.05 * n for found, n in zip(lengths, (50, 400, 2000), strict=True))
+    assert Texts(count, "a").of(50) == Texts(count, "a").of(50) != other.of(50)
+    assert one.of(50) != one.of(50)
+
+
+def test_pieces_of_text_are_noted_wherever_blocks_are_cut() -> None:
+    usage = event(usage={"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}})
+    whole = (
+        delta(role="assistant", content=None) + delta(content="a") + delta(content="b") + usage + b"data: [DONE]\n\n"
+    )
+    for cut in (0, 10, len(whole) // 2, len(whole) - 3):
+        answer, body = asked(whole[:cut], whole[cut:])
+        assert (answer.text, answer.n_prompt, answer.n_cached, answer.n_output) == ("ab", 9, 4, 2)
+        assert len(answer.piece_s) == 2 and answer.ttft_s > 0
+    assert body["model"] == "m" and body["seed"] == 7 and body["max_tokens"] == 2
+    assert body["ignore_eos"] is True and body["temperature"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("blocks", "status", "expected"),
+    [
+        ([b"too busy"], 503, "503: too busy"),
+        ([b'data: {"error": {"message": "broken"}}\n\n'], 200, "broken"),
+        ([delta(content="a"), event(usage={"prompt_tokens": 9, "completion_tokens": 1})], 200, "expected 2 tokens"),
+    ],
+)
+def test_an_answer_that_is_none_ends_the_measurement(blocks: list[bytes], status: int, expected: str) -> None:
+    with pytest.raises(RuntimeError, match=expected):
+        asked(*blocks, status=status)
+
+
+def test_mixed_counts_all_tokens_until_the_last_has_come() -> None:
+    found = mixed.figures([answer_of(1.0, 1.5, 1.6, 1.8), answer_of(1.0, 2.0, 3.0)], start_s=1.0)
+    assert found["tokens_per_s"] == 5 / 2 and found["prompt_tokens"] == 20
+    assert found["ttft_p50_ms"] == pytest.approx(500) and found["ttft_p99_ms"] == pytest.approx(1000)
+    assert found["tbt_p50_ms"] == pytest.approx(200) and found["tbt_p99_ms"] == pytest.approx(1000)
+
+
+def test_a_stall_is_what_happens_while_the_prompt_is_evaluated() -> None:
+    running = answer_of(0.0, 1.0, 1.1, 1.2, 1.5, 2.0, 2.7)  # the last gap is the prompt's too
+    found = stall.figures(running, answer_of(1.2, 2.5))
+    assert found["undisturbed_ms"] == pytest.approx(100) and found["gaps"] == 3
+    assert found["worst_ms"] == pytest.approx(700) and found["stall"] == pytest.approx(7)
+    assert found["prompt_ttft_s"] == pytest.approx(1.3)
+
+
+def test_an_answer_that_stops_for_the_prompt_has_stalled() -> None:
+    found = stall.figures(answer_of(0.0, 1.0, 1.1, 9.0), answer_of(1.2, 5.0))
+    assert found["gaps"] == 1 and found["stall"] == pytest.approx(79)
+
+
+def test_what_is_shared_is_compared_with_what_is_not() -> None:
+    alone = [answer_of(0.0, 0.1)] * 3
+    found = shared.figures(alone, [answer_of(0.0, 2.0), answer_of(0.0, 0.12), answer_of(0.0, 0.11)])
+    assert found["shared"] == pytest.approx(1.2)
+    assert found["first_ms"] == found["slowest_ms"] == pytest.approx(2000)
+
+
+@pytest.mark.integration
+def test_bench_load_measures_a_daemon(run_bench: Callable[..., dict[str, Any]], tiny_model: Path) -> None:
+    few = ("--rounds", 1, "--threads", 1, "--clients", 2, "--chats", 3)
+    found = run_bench("bench-load", tiny_model, "--scenarios", "mixed,shared", *few)
+    mixed_found, shared_found = found["scenarios"]
+    assert mixed_found["ours"]["tokens_per_s"] > 0 and 3 * 64 <= mixed_found["ours"]["output_tokens"] <= 3 * 256
+    assert shared_found["ours"]["cached_tokens"] > 1900 and shared_found["musts"]
