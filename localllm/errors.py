@@ -89,8 +89,8 @@ class RequestError(LocalLLMError):
 class ContextLengthError(RequestError):
     """The prompt does not fit the context. `n_prompt` and `n_ctx` are counts of tokens."""
 
-    def __init__(self, message: str, n_prompt: int, n_ctx: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, n_prompt: int, n_ctx: int, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx
 

@@ -1,6 +1,7 @@
 """Prints an answer as it arrives, its thinking apart, and its timings; it knows nothing of requests."""
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -98,6 +99,33 @@ def print_answer(chunks: Iterator[dict[str, Any]], printer: AnswerPrinter) -> di
     return chunk
 
 
+def notes_on_losses(last_chunk: dict[str, Any]) -> list[str]:
+    """What is to be said of what the model did not read: parts of the chat, of the prompt, of what came before."""
+    lost = last_chunk.get("truncated") or {}
+    n_messages, n_tokens, n_shifted = (lost.get(name) or 0 for name in ("messages", "tokens", "shifted"))
+    notes = []
+    if n_messages:
+        what, were = (f"{n_messages} oldest messages", "were") if n_messages > 1 else ("oldest message", "was")
+        notes.append(f"the chat has outgrown the context: its {what} ({n_tokens} tokens) {were} left out")
+    elif n_tokens:
+        notes.append(f"the prompt is longer than the context: {n_tokens} tokens of it were left out")
+    if n_shifted:
+        notes.append(f"the answer has outgrown the context: {n_shifted} tokens before it were dropped on the way")
+    return notes
+
+
+def print_notes(notes: list[str], hint: str = "") -> None:
+    """Lines on standard error, grey on a terminal, and perhaps one that says what to do; without notes, nothing."""
+    if not notes:
+        return
+    lines = [*(f"note: {note}" for note in notes), *([f"hint: {hint}"] if hint else [])]
+    if not sys.stderr.isatty():
+        print("\n".join(lines), file=sys.stderr)
+        return
+    wrapped = "\n".join(textwrap.fill(line, terminal_columns(sys.stderr)) for line in lines)
+    print(f"{GREY}{wrapped}{PLAIN}\n", file=sys.stderr)
+
+
 def print_timings(last_chunk: dict[str, Any], out: TextIO | None = None) -> None:
     """The statistics of an answer, one a line, on standard error; what the server did not measure is left out."""
     for label, value in _timings(last_chunk):
@@ -111,11 +139,14 @@ def _timings(last_chunk: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{stage} duration", format_go_duration(duration_ns)
     for stage in ("prompt_eval", "eval"):
         count, duration_ns = last_chunk.get(f"{stage}_count") or 0, last_chunk.get(f"{stage}_duration") or 0
+        n_cached = last_chunk.get(f"{stage}_cached_count") or 0
         label = stage.replace("_", " ")
         if count:
             yield f"{label} count", f"{count} token(s)"
+        if n_cached:
+            yield f"{label} cached", f"{n_cached} token(s)"
         if duration_ns:
             yield f"{label} duration", format_go_duration(duration_ns)
-            yield f"{label} rate", f"{count / (duration_ns / 1e9):.2f} tokens/s"
+            yield f"{label} rate", f"{(count - n_cached) / (duration_ns / 1e9):.2f} tokens/s"
     if n_drafted := last_chunk.get("draft_count") or 0:
         yield "draft count", f"{n_drafted} token(s), {last_chunk.get('draft_accepted_count') or 0} accepted"

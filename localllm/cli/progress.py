@@ -5,7 +5,7 @@ A terminal gets bars and spinners, anything else one plain line per step.
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,14 @@ def show_progress(updates: Iterable[dict[str, Any]], *, delay: bool = False, tra
 
 
 @contextmanager
-def waiting(text: str = "") -> Iterator[None]:
-    """A spinner on a terminal while the body runs, if that takes more than a moment."""
+def waiting(text: str = "") -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal while the body runs, if that takes more than a moment; the body may change its text."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda text: None
         return
     spinner = _LateSpinner(text)
     try:
-        yield
+        yield spinner.update
     finally:
         spinner.stop()
 
@@ -90,6 +90,12 @@ class _LateSpinner:
             if not self._stopped:
                 self._shown = Console(stderr=True).status(self._text, spinner="dots")
                 self._shown.start()
+
+    def update(self, text: str) -> None:
+        with self._lock:
+            self._text = text
+            if self._shown is not None:
+                self._shown.update(text)
 
     def stop(self) -> None:
         self._timer.cancel()

@@ -1,9 +1,10 @@
 """The chat on a terminal: reads a line, answers it or runs it as a command; it knows nothing of HTTP."""
 
 import sys
+from typing import Any
 
 from localllm import env
-from localllm.cli.answer import AnswerPrinter, print_answer, print_timings
+from localllm.cli.answer import AnswerPrinter, notes_on_losses, print_answer, print_notes, print_timings
 from localllm.cli.daemon import ensure_running
 from localllm.cli.line_input import BLOCK_QUOTE, LineInput
 from localllm.cli.session import Session, begin_answer
@@ -51,7 +52,7 @@ def _answer(state: Chat, message: str) -> None:
     printer = AnswerPrinter(sys.stdout, wrap=session.word_wrap, hide_thinking=session.hide_thinking)
     try:
         ensure_running(state.client)
-        last_chunk = print_answer(begin_answer(state.client.chat(session.chat_body())), printer)
+        last_chunk = print_answer(begin_answer(state.client.chat, session.chat_body()), printer)
     except KeyboardInterrupt:
         last_chunk = {}
         if not printer.text:
@@ -63,8 +64,19 @@ def _answer(state: Chat, message: str) -> None:
         session.messages.pop()
         return
     session.messages.append(_assistant_message(printer))
+    _tell_losses(session, last_chunk)
     if session.verbose:
         print_timings(last_chunk)
+
+
+def _tell_losses(session: Session, last_chunk: dict[str, Any]) -> None:
+    """Say what the model did not read, but not again what was said before."""
+    lost = last_chunk.get("truncated") or {}
+    n_left_out = lost.get("messages") or 0
+    if n_left_out != session.n_left_out or lost.get("shifted"):
+        hint = "" if session.n_left_out else "`/set parameter num_ctx N` sets the context to N tokens"
+        print_notes(notes_on_losses(last_chunk), hint)
+    session.n_left_out = n_left_out
 
 
 def _assistant_message(printer: AnswerPrinter) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from localllm.cli.answer import AnswerPrinter, print_answer, print_timings
+from localllm.cli.answer import AnswerPrinter, notes_on_losses, print_answer, print_notes, print_timings
 from localllm.cli.app import PlainCommand
 from localllm.cli.arguments import UsageError, at_least_one, model_reference
 from localllm.cli.daemon import connect
@@ -53,7 +53,7 @@ def command(
     ] = "",
     hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Do not show the thinking.")] = False,
     truncate: Annotated[
-        bool | None, typer.Option("--truncate/--no-truncate", help="Embedding models: cut what is too long.")
+        bool | None, typer.Option("--truncate/--no-truncate", help="Cut a prompt that is too long.")
     ] = None,
     dimensions: Annotated[str, typer.Option(metavar="N", help="Embedding models: length of the vector.")] = "",
 ) -> None:
@@ -76,7 +76,7 @@ def command(
     prompt = _whole_prompt(arguments)
     with connect() as client:
         try:
-            _answer(client, session, prompt)
+            _answer(client, session, prompt, truncate)
         except KeyboardInterrupt:
             return
         except ClientError as error:
@@ -93,15 +93,18 @@ def _chat(session: Session) -> None:
         chat(client, session)
 
 
-def _answer(client: Client, session: Session, prompt: str) -> None:
+def _answer(client: Client, session: Session, prompt: str, truncate: bool | None) -> None:
+    cutting = {} if truncate is None else {"truncate": truncate}
+
     def ask() -> Any:
         if sys.stderr.isatty():
             load(client, session)
-        return begin_answer(client.generate(session.generate_body(prompt)))
+        return begin_answer(client.generate, session.generate_body(prompt) | cutting)
 
     chunks = with_model(client, session, ask)
     printer = AnswerPrinter(sys.stdout, wrap=session.word_wrap, hide_thinking=session.hide_thinking)
     last_chunk = print_answer(chunks, printer)
+    print_notes(notes_on_losses(last_chunk))
     if session.verbose:
         print_timings(last_chunk)
 

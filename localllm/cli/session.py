@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -13,6 +14,7 @@ from localllm.client import Client, ClientError, EndpointMissingError
 from localllm.errors import LocalLLMError
 
 T = TypeVar("T")
+Chunks = Iterator[dict[str, Any]]
 
 THINK_LEVELS = ("high", "medium", "low", "max")
 FORMAT_HINT = "give `json`, a JSON Schema object, or a file of one"
@@ -20,7 +22,8 @@ FORMAT_HINT = "give `json`, a JSON Schema object, or a file of one"
 
 @dataclass
 class Session:
-    """The model, the settings of the session and, for a chat, its messages."""
+    """The model, the settings of the session and, for a chat, its messages, and how many of them the last prompt left
+    out."""
 
     model: str
     insecure: bool = False
@@ -33,6 +36,7 @@ class Session:
     system: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
+    n_left_out: int = 0
 
     def common_body(self) -> dict[str, Any]:
         """The fields that every request of the session carries; unset ones are left out."""
@@ -104,8 +108,13 @@ def load(client: Client, session: Session) -> None:
                 pass
 
 
-def begin_answer(chunks: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The same chunks, once the first of them is there; until then a spinner turns."""
-    with waiting():
-        first = next(chunks)
+def begin_answer(ask: Callable[[dict[str, Any]], Chunks], body: dict[str, Any]) -> Chunks:
+    """The chunks of the answer that `ask` gets for `body`, once the first of them is there.
+
+    Until then a terminal shows a spinner, and how much of a long prompt has been read.
+    """
+    chunks = ask(body | {"progress": True} if sys.stderr.isatty() else body)
+    with waiting() as show:
+        while progress := (first := next(chunks)).get("progress"):
+            show(f"reading the prompt: {progress['processed']}/{progress['total']} tokens")
     return chain([first], chunks)

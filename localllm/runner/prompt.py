@@ -231,7 +231,10 @@ class PromptBuilder:
             n_dropped += len(prompt.tokens) - limit
         what = "more than" if n_all > self._n_ctx else "which leaves no room for an answer in"
         text = f"the prompt has {n_all} tokens, {what} the context of {self._n_ctx}; shorten it or raise num_ctx"
-        raise ContextLengthError(text, n_all, self._n_ctx)
+        hint = (
+            None if request.truncate else '`"truncate": true` (`localllm run --truncate`) leaves out what is too much'
+        )
+        raise ContextLengthError(text, n_all, self._n_ctx, hint=hint)
 
     def _without_middle(self, tokens: list[int], n_dropped: int) -> str:
         """The text of the first and the last of the tokens; a character that was cut in two is left out."""

@@ -54,6 +54,7 @@ def test_a_chat_remembers_its_messages(daemon: Any, terminal: Start) -> None:
             {"role": "assistant", "content": "ok"},
             {"role": "user", "content": "two"},
         ],
+        "progress": True,
     }
     assert [row for row in screen.rows() if row] == [">>> one", "ok", ">>> two", "ok", ">>>"]
 
@@ -158,6 +159,22 @@ def test_a_failed_turn_leaves_no_trace(daemon: Any, terminal: Start) -> None:
     assert daemon.bodies("/api/chat")[-1]["messages"] == [{"role": "user", "content": "hi"}]
 
 
+def test_what_a_chat_has_lost_is_told_once(daemon: Any, terminal: Start) -> None:
+    screen = chat(terminal, 120)
+    for n_lost in (0, 2, 2, 4):
+        daemon.final = {"truncated": {"messages": n_lost, "tokens": 10 * n_lost, "shifted": 0}}
+        say(screen, daemon, f"lost {n_lost}")
+    leave(screen)
+    assert [row for row in screen.rows() if row] == [
+        *(">>> lost 0", "ok", ">>> lost 2", "ok"),
+        "note: the chat has outgrown the context: its 2 oldest messages (20 tokens) were left out",
+        "hint: `/set parameter num_ctx N` sets the context to N tokens",
+        *(">>> lost 2", "ok", ">>> lost 4", "ok"),
+        "note: the chat has outgrown the context: its 4 oldest messages (40 tokens) were left out",
+        ">>>",
+    ]
+
+
 def test_the_models_own_messages_are_shown(daemon: Any, terminal: Start) -> None:
     daemon.replies["/api/show"] = (
         200,
@@ -187,6 +204,7 @@ def test_settings_reach_the_requests(daemon: Any, terminal: Start) -> None:
         "options": {"temperature": 0.5, "stop": ["a", "b"]},
         "format": "json",
         "think": "high",
+        "progress": True,
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
     }
     command(screen, "/set noformat", "Disabled format.")

@@ -133,7 +133,8 @@ def test_timings_go_to_standard_error(daemon: Any, cli: Cli) -> None:
     daemon.final = {
         "total_duration": 1_234_567_000,
         "load_duration": 25_900_000,
-        "prompt_eval_count": 26,
+        "prompt_eval_count": 126,
+        "prompt_eval_cached_count": 100,
         "prompt_eval_duration": 325_953_000,
         "eval_count": 290,
         "eval_duration": 4_709_213_000,
@@ -145,7 +146,8 @@ def test_timings_go_to_standard_error(daemon: Any, cli: Cli) -> None:
     assert result.err.splitlines() == [
         "total duration:       1.234567s",
         "load duration:        25.9ms",
-        "prompt eval count:    26 token(s)",
+        "prompt eval count:    126 token(s)",
+        "prompt eval cached:   100 token(s)",
         "prompt eval duration: 325.953ms",
         "prompt eval rate:     79.77 tokens/s",
         "eval count:           290 token(s)",
@@ -153,6 +155,46 @@ def test_timings_go_to_standard_error(daemon: Any, cli: Cli) -> None:
         "eval rate:            61.58 tokens/s",
         "draft count:          120 token(s), 97 accepted",
     ]
+
+
+@pytest.mark.parametrize(
+    ("lost", "notes"),
+    [
+        ({"tokens": 7}, ["note: the prompt is longer than the context: 7 tokens of it were left out"]),
+        (
+            {"messages": 1, "tokens": 7},
+            ["note: the chat has outgrown the context: its oldest message (7 tokens) was left out"],
+        ),
+        (
+            {"messages": 2, "tokens": 7, "shifted": 9},
+            [
+                "note: the chat has outgrown the context: its 2 oldest messages (7 tokens) were left out",
+                "note: the answer has outgrown the context: 9 tokens before it were dropped on the way",
+            ],
+        ),
+        ({}, []),
+    ],
+)
+def test_what_the_model_did_not_read_is_told(daemon: Any, cli: Cli, lost: dict[str, int], notes: list[str]) -> None:
+    daemon.final = {"truncated": lost}
+    result = cli("run", "m", "hi")
+    assert (result.out, result.err.splitlines()) == ("ok\n", notes)
+
+
+@pytest.mark.parametrize(("flags", "sent"), [([], None), (["--truncate"], True), (["--no-truncate"], False)])
+def test_whether_a_prompt_may_be_cut(daemon: Any, cli: Cli, flags: list[str], sent: bool | None) -> None:
+    cli("run", "m", "hi", *flags)
+    assert asked(daemon).get("truncate") is sent
+
+
+def test_a_terminal_shows_how_much_of_a_prompt_is_read(daemon: Any, terminal: Callable[..., Any]) -> None:
+    steps = [{"response": "", "progress": {"total": 4000, "processed": n}, "done": False} for n in (512, 4000)]
+    daemon.replies["/api/generate"] = 200, [steps[0], 1.0, steps[1], {"response": "read", "done": True}]
+    screen = terminal(80, "run", "m", "go")
+    screen.wait_for_text("reading the prompt: 512/4000 tokens")
+    assert screen.wait_for_exit() == 0
+    assert [row for row in screen.rows() if row] == ["read"]
+    assert daemon.bodies("/api/generate")[-1]["progress"] is True
 
 
 def test_a_missing_model_is_pulled_first(daemon: Any, cli: Cli) -> None:
