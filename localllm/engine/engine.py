@@ -64,6 +64,7 @@ class Engine:
         self._pages = PageAllocator(n_pages)
         self._tree = PrefixTree(self._pages)
         self._pool = Pool(self._pages, backend.copy_page, None if self.is_bidirectional else self._tree)
+        self._private_pool = Pool(self._pages, backend.copy_page, None)
         self._page_tables = np.full((n_slots, n_pages_for(n_ctx)), -1, np.int32)
         self._free_slots = list(range(n_slots - 1, -1, -1))
 
@@ -158,7 +159,8 @@ class Engine:
 
     def open_sequence(self, tokens: Sequence_[int] = (), key: Hashable = ()) -> Sequence:
         """A sequence that holds the longest start of `tokens` that any other held under the same `key`, running or
-        closed, except their last: it must be evaluated. The key stands for the adapters in force.
+        closed, except their last: it must be evaluated. The key stands for the adapters in force; None is for a sequence
+        that shares nothing and of which nothing is kept.
 
         Raises:
             NoSlotError: `n_slots` sequences are open.
@@ -166,7 +168,8 @@ class Engine:
         if not self._free_slots:
             raise NoSlotError(self.n_slots)
         slot = self._free_slots.pop()
-        sequence = Sequence(slot, self._page_tables[slot], self._pool, self._free_slots, key)
+        pool = self._private_pool if key is None else self._pool
+        sequence = Sequence(slot, self._page_tables[slot], pool, self._free_slots, key)
         sequence.begin_like(tokens[: len(tokens) - 1] if tokens else ())
         return sequence
 

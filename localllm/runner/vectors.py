@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +29,7 @@ class VectorEngine(Protocol):
     @property
     def n_batch(self) -> int: ...
 
-    def open_sequence(self) -> SequenceLike: ...
+    def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> SequenceLike: ...
 
     def step(self, entries: Any) -> Sequence[F32 | None]: ...
 
@@ -151,7 +151,7 @@ class VectorJob:
         """Whether the input has a sequence."""
         if reading.seq is None:
             try:
-                reading.seq = self._engine.open_sequence()
+                reading.seq = self._engine.open_sequence(key=None)  # nobody begins like a text that was read once
             except NoSlotError:
                 return False
         return True

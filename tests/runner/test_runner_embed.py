@@ -95,6 +95,15 @@ def test_bits_do_not_depend_on_the_company(bert: Vectors, texts: list[list[str]]
     assert np.array_equal(bert.embed(whole)[order], bert.embed([whole[i] for i in order]))
 
 
+def test_nothing_is_kept_of_a_text(tmp_path: Path, tiny_models: ModuleType) -> None:
+    """Its keys and values may be those of adapters, and pages that chats begin with must not give way to it."""
+    tiny_models.random_model(tmp_path / "m.gguf")
+    chat = Vectors(tmp_path / "m.gguf", n_ctx=96)
+    tokens = list(range(80))
+    chat.embed([tokens])
+    assert len(chat.engine.open_sequence([*tokens, 0])) == 0
+
+
 def test_length_and_dimensions(bert: Vectors) -> None:
     raw, unit = bert.embed(["hello a"], normalise=False)[0], bert.embed(["hello a"])[0]
     short = bert.embed(["hello a"], dimensions=8)[0]
