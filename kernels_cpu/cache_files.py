@@ -3,6 +3,7 @@
     weights/<model digest>-<layout>.packed    repacked weights (weights.py), `.used` beside it
     kernels/<hash>/                           compiled kernels (compile.py) of one version, CPU and Numba
     tokenizers/<hash>.bin                     what a tokenizer computes from its vocabulary
+    prefixes/<model digest>-<variant>/        pages of KV caches (prefix_files.py)
 
 Only the standard library, because the command line shows and clears the folder. Whatever is here can be made anew, so
 that nothing is an error: what cannot be removed stays.
@@ -23,7 +24,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-WEIGHTS, KERNELS, TOKENIZERS = KINDS = ("weights", "kernels", "tokenizers")
+from kernels_cpu import prefix_files
+
+WEIGHTS, KERNELS, TOKENIZERS, PREFIXES = KINDS = ("weights", "kernels", "tokenizers", prefix_files.PREFIXES)
+OF_MODELS = (WEIGHTS, PREFIXES)
+"""Kinds of which each entry is one model's."""
+
 PACKED_SUFFIX, USED_SUFFIX, PARTIAL_SUFFIX = ".packed", ".used", ".partial"
 
 UNUSED_S = 30 * 86400.0
@@ -34,7 +40,7 @@ MAX_KERNEL_FOLDERS = 8
 
 # No file takes this long to make: what is older was left by a process that was killed.
 ABANDONED_S = 3600.0
-# A folder of kernels says in this file which code made it; a process that uses them holds a lock on it.
+# Folders of kernels and of prefixes say in this file which code made them; who uses kernels holds a lock on it.
 CODE_FILE = "code"
 
 PACKAGE = Path(__file__).parent
@@ -97,7 +103,7 @@ def packed_path(folder: Path, identity: str) -> Path:
 
 def entries(folder: Path) -> list[CacheEntry]:
     """All that lies in the cache folder, by kind and the latest used first."""
-    found = [*_weights(folder), *_kernels(folder), *_tokenizers(folder)]
+    found = [*_weights(folder), *_kernels(folder), *_tokenizers(folder), *_prefixes(folder)]
     return sorted(found, key=lambda entry: (KINDS.index(entry.kind), -entry.last_used_s))
 
 
@@ -110,11 +116,15 @@ def _weights(folder: Path) -> Iterator[CacheEntry]:
             yield CacheEntry(WEIGHTS, path, key or layout, path.stat().st_size, last_used_s, layout != layout_digest())
 
 
+def _is_stale(path: Path) -> bool:
+    code = path / CODE_FILE
+    return not code.exists() or code.read_text() != code_digest()
+
+
 def _kernels(folder: Path) -> Iterator[CacheEntry]:
     for path in (folder / KERNELS).glob("[!.]*"):
         with contextlib.suppress(OSError):
-            code = path / CODE_FILE
-            is_stale = not code.exists() or code.read_text() != code_digest()
+            is_stale = _is_stale(path)
             n_bytes = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
             yield CacheEntry(KERNELS, path, path.name, n_bytes, path.stat().st_mtime, is_stale)
 
@@ -124,6 +134,14 @@ def _tokenizers(folder: Path) -> Iterator[CacheEntry]:
         with contextlib.suppress(OSError):
             found = path.stat()
             yield CacheEntry(TOKENIZERS, path, path.stem, found.st_size, found.st_mtime, False)
+
+
+def _prefixes(folder: Path) -> Iterator[CacheEntry]:
+    for path in (folder / PREFIXES).glob("[!.]*"):
+        with contextlib.suppress(OSError):
+            n_bytes, used_s = prefix_files.size_and_use(path)
+            key = path.name.partition("-")[0]
+            yield CacheEntry(PREFIXES, path, key, n_bytes, used_s or path.stat().st_mtime, _is_stale(path))
 
 
 # ------------------------------------------------------------------------------- removing
@@ -136,7 +154,9 @@ def remove(entry: CacheEntry) -> bool:
     alive; a process whose folder of kernels went could compile no more.
     """
     if entry.kind == KERNELS:
-        return _remove_kernels(entry.path)
+        return not _is_held(entry.path) and _remove_folder(entry.path)
+    if entry.kind == PREFIXES:
+        return _remove_folder(entry.path)
     with contextlib.suppress(OSError):
         entry.path.with_suffix(USED_SUFFIX).unlink(missing_ok=True)
         entry.path.unlink()
@@ -144,9 +164,7 @@ def remove(entry: CacheEntry) -> bool:
     return False
 
 
-def _remove_kernels(path: Path) -> bool:
-    if _is_held(path):
-        return False
+def _remove_folder(path: Path) -> bool:
     # Under another name first: a half removed folder must not be taken for a whole one, and Windows refuses to rename
     # a folder in use.
     gone = path.with_name(f".{path.name}.{os.getpid()}")
@@ -158,16 +176,18 @@ def _remove_kernels(path: Path) -> bool:
     return True
 
 
-def remove_weights(folder: Path, identity: str) -> int:
-    """Remove the repacked weights of a model, of any layout; gives the bytes freed."""
+def remove_model(folder: Path, identity: str) -> int:
+    """Remove what is a model's: its repacked weights, of any layout, its prefixes; gives the bytes freed."""
     digest = identity.removeprefix("sha256:")
-    return sum(e.n_bytes for e in _weights(folder) if e.key == digest and remove(e))
+    found = [*_weights(folder), *_prefixes(folder)]
+    return sum(entry.n_bytes for entry in found if entry.key == digest and remove(entry))
 
 
 def prune(folder: Path, max_weights_bytes: float = math.inf, keep: Path | None = None) -> list[CacheEntry]:
     """Remove what is unused for long, what is beyond the limits, and what killed processes left; but not `keep`.
 
-    The weights that were used last may take `max_weights_bytes` together. Gives what went.
+    The weights that were used last may take `max_weights_bytes` together. Gives what went. (Of prefixes, pages go by
+    themselves: see `prefix_files.prune_prefixes`.)
     """
     _remove_abandoned(folder)
     now, n_bytes, n_folders, gone = time.time(), 0, 0, []
@@ -185,7 +205,8 @@ def prune(folder: Path, max_weights_bytes: float = math.inf, keep: Path | None =
 
 
 def _remove_abandoned(folder: Path) -> None:
-    for path in [*(folder / WEIGHTS).glob(f"*{PARTIAL_SUFFIX}"), *(folder / KERNELS).glob(".*")]:
+    half = [*(folder / WEIGHTS).glob(f"*{PARTIAL_SUFFIX}"), *(folder / PREFIXES).glob(f"*/*{PARTIAL_SUFFIX}")]
+    for path in [*half, *(folder / KERNELS).glob(".*"), *(folder / PREFIXES).glob(".*")]:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED_S:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -15,6 +15,7 @@ from kernels_cpu.adapted import AdaptedLowering
 from kernels_cpu.adapters import MAX_PER_ROW, AdapterTable, PackedAdapter
 from kernels_cpu.compile import Kernel, compile_all
 from kernels_cpu.graph import Graph, StepInputs
+from kernels_cpu.kv_pages import KVPages
 from kernels_cpu.tape import Lowering, TapeSizes
 from kernels_cpu.team import ROUTINES, Team
 from kernels_cpu.waiting import Buffer
@@ -52,7 +53,7 @@ class _Tape:
 
 
 class TapeProgram:
-    """A graph as compiled kernels with memory of their own: workspace and KV cache."""
+    """A graph as compiled kernels with memory of their own: workspace and KV cache, the latter as `kv_pages` too."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class TapeProgram:
         self._table: AdapterTable | None = None
         self._step = self._lowering.step
         self._base_bytes = weights.nbytes + self._lowering.kv_bytes + self._lowering.workspace_bytes
+        self.kv_pages = KVPages(self._lowering.kv_layers())
         self._team = Team(n_threads)
 
     @property
@@ -83,10 +85,6 @@ class TapeProgram:
     def memory_bytes(self) -> int:
         """Memory for weights, KV cache, workspace and adapters."""
         return self._base_bytes + (self._table.nbytes if self._table else 0)
-
-    def copy_page(self, of: int, to: int) -> None:
-        """Copy a page of the KV cache, of every layer, to another."""
-        self._lowering.copy_page(of, to)
 
     def prepare_adapters(self, progress: Progress | None = None) -> None:
         """Make what steps with adapters run on, if it is not there yet; other threads may run steps meanwhile."""

@@ -420,11 +420,10 @@ class Lowering:
         self._caches_made.append(Buffer(array[-array.ctypes.data % 64 :], page_bytes))
         return self._caches_made[-1]
 
-    def copy_page(self, of: int, to: int) -> None:
-        """Copy a page of every layer to another."""
-        for cache in self._caches_made:
-            pages = cache.array[: self.sizes.n_pages * cache.stride].reshape(self.sizes.n_pages, cache.stride)
-            pages[to] = pages[of]
+    def kv_layers(self) -> list[npt.NDArray[np.uint8]]:
+        """After `run`: the caches of the layers, each uint8 [n_pages, bytes of a page]."""
+        n_pages = self.sizes.n_pages
+        return [cache.array[: n_pages * cache.stride].reshape(n_pages, -1) for cache in self._caches_made]
 
     def _attention_scratch(self, n_head: int, n_head_kv: int, head_dim: int) -> tuple[Buffer, tuple[int, ...]]:
         """Scratch memory, shared by the layers of one shape, and the arguments that describe it."""

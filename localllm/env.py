@@ -86,9 +86,14 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NOHISTORY", "0", "1 keeps no history of prompts"),
     Variable("EDITOR", "", "editor for long prompts (else $VISUAL, $EDITOR)"),
     Variable("STATE_DIR", "~/.localllm", "folder of logs, history and, unless set apart, models", False),
-    Variable("CACHE_DIR", "the user's cache folder", "folder of compiled kernels and repacked weights", False),
+    Variable(
+        "CACHE_DIR", "the user's cache folder", "folder of compiled kernels, repacked weights, evaluated prompts", False
+    ),
     Variable(
         "WEIGHT_CACHE_MAX", "20%", "what repacked weights may take: a share of the disk, or 50GB (0: none)", False
+    ),
+    Variable(
+        "KV_DISK", "5%", "what evaluated prompts may take on disk: a share of it, or 10GB (0: they are not kept)", False
     ),
     Variable("CPU", "", "force a lower instruction set: avxvnni, avx2 or portable", False),
 )
@@ -243,6 +248,13 @@ def weight_cache_max() -> int:
     expected = "a share of the disk such as 20%, a size such as 50GB, or a number of bytes"
     size = _read("WEIGHT_CACHE_MAX", -1, _parse_size, expected)
     return _parse_size(_BY_NAME["WEIGHT_CACHE_MAX"].default) if size < 0 else size
+
+
+def kv_disk() -> int:
+    """Bytes that pages of KV caches, of all models, may take in the cache folder; 0 keeps none."""
+    expected = "a share of the disk such as 5%, a size such as 10GB, or a number of bytes"
+    size = _read("KV_DISK", -1, _parse_size, expected)
+    return _parse_size(_BY_NAME["KV_DISK"].default) if size < 0 else size
 
 
 def keep_alive_ns() -> int:
@@ -401,7 +413,7 @@ def editor() -> str:
 
 _CHECKED: tuple[Callable[[], Any], ...] = (
     *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
-    *(max_queue, tbt_target_ms, context_length, num_threads, kv_cache_type, weight_cache_max),
+    *(max_queue, tbt_target_ms, context_length, num_threads, kv_cache_type, weight_cache_max, kv_disk),
     *(api_keys, max_body, max_upload, files_max, client_timeout_s, max_connections),
 )
 

@@ -418,6 +418,8 @@ class Counts(Record):
     evaluated with the last one; `draft_tokens_accepted` of `draft_tokens` came. A shift drops the middle of a full
     context. `kv_cache_page_evictions` are pages of known tokens that were given up for others, `preemptions` requests
     that gave their pages back for others and went on later. `step_ns` is what the `steps` for text took.
+    `prompt_tokens_restored` are those of `prompt_tokens_cached` that were read from disk, where `kv_disk_page_writes`
+    pages were written.
     """
 
     prompt_tokens: int = 0
@@ -435,6 +437,8 @@ class Counts(Record):
     preemptions: int = 0
     steps: int = 0
     step_ns: int = 0
+    prompt_tokens_restored: int = 0
+    kv_disk_page_writes: int = 0
 
 
 @dataclass(frozen=True)

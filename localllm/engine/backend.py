@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from kernels_cpu.graph import Graph, LowRank, StepInputs
 
+Bytes = npt.NDArray[np.uint8]
+
 Progress = Callable[[str, int, int], None]
 """Takes what is being done, how much of it is done, and how much there is."""
 
@@ -51,6 +53,21 @@ class Backend(Protocol):
 
     def copy_page(self, of: int, to: int) -> None:
         """Copy the keys and values of a page, in all layers, to another."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the keys and values of a page, in all layers."""
+
+    @property
+    def kv_identity(self) -> str:
+        """What these bytes depend on beside the model, the KV type, the adapters and the tokens up to the page's end: a
+        text that changes with code and CPU path."""
+
+    def read_page(self, page: int) -> Bytes:
+        """A copy of the keys and values of a page, uint8 [page_bytes]. Any thread may read one that no step writes."""
+
+    def write_page(self, page: int, content: Bytes) -> None:
+        """Fill a page with what `read_page` gave."""
 
     def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
         """Fill a place with an adapter, by the names of the graph's `adapters.targets`; gives the bytes it takes.

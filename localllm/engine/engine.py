@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Sequence_
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels_cpu.adapters import MAX_PER_ROW, PLACES, targets
-from kernels_cpu.graph import Adaptation, StepInputs
+from kernels_cpu.compile import default_cache_dir
+from kernels_cpu.graph import PAGE_POSITIONS, Adaptation, StepInputs
 from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from localllm.engine.backend import Backend, BackendOptions, Progress
 from localllm.engine.errors import KVCacheFullError, NoPlaceError, NoSlotError
+from localllm.engine.kv_disk import DiskSettings, DiskTier
 from localllm.engine.pages import PageAllocator
 from localllm.engine.prefix_tree import PrefixTree
 from localllm.engine.sequence import Entry, Pool, Sequence, n_pages_for
@@ -50,7 +53,15 @@ class Engine:
     """
 
     def __init__(
-        self, model: ModelGraph, backend: Backend, *, n_ctx: int, n_batch: int, n_slots: int, n_pages: int
+        self,
+        model: ModelGraph,
+        backend: Backend,
+        *,
+        n_ctx: int,
+        n_batch: int,
+        n_slots: int,
+        n_pages: int,
+        disk: DiskTier | None = None,
     ) -> None:
         self.hparams = model.hparams
         self.pooling = model.pooling
@@ -62,11 +73,13 @@ class Engine:
         self._targets = targets(model.graph)
         self._free_places = list(range(PLACES - 1, -1, -1))
         self._pages = PageAllocator(n_pages)
-        self._tree = PrefixTree(self._pages)
+        self._disk = disk
+        self._tree = PrefixTree(self._pages, disk)
         self._pool = Pool(self._pages, backend.copy_page, None if self.is_bidirectional else self._tree)
         self._private_pool = Pool(self._pages, backend.copy_page, None)
         self._page_tables = np.full((n_slots, n_pages_for(n_ctx)), -1, np.int32)
         self._free_slots = list(range(n_slots - 1, -1, -1))
+        self.n_tokens_restored = 0
 
     @classmethod
     def load(
@@ -81,6 +94,7 @@ class Engine:
         kv_cache_type: str = "f16",
         cache_dir: Path | None = None,
         model_digest: str | None = None,
+        kv_disk_bytes: int = 0,
         on_progress: Progress | None = None,
         backend: str = "tape",
     ) -> Engine:
@@ -89,7 +103,8 @@ class Engine:
         `n_ctx` is the length of the longest sequence, `n_batch` the most rows of a step, `n_slots` how many sequences
         may be open, `n_pages` the size of the KV cache in pages of 32 positions (default: enough for all slots at full
         length), `n_threads` 0 the number of physical cores, `kv_cache_type` a key of KV_ROUNDINGS. `cache_dir` and
-        `model_digest` say where a backend may keep what it derives from the weights.
+        `model_digest` say where a backend may keep what it derives from the weights, and where pages of the KV cache
+        are kept for later, those of all models in at most `kv_disk_bytes` (0: none).
 
         A model whose rows see what comes after them takes whole sequences and has no cache: there `n_batch` is at least
         `n_ctx`, and many sequences may be open.
@@ -122,7 +137,12 @@ class Engine:
             model_digest=model_digest,
             on_progress=on_progress,
         )
-        return cls(model, BACKENDS[backend](options), n_ctx=n_ctx, n_batch=n_batch, n_slots=n_slots, n_pages=n_pages)
+        made = BACKENDS[backend](options)
+        disk = None
+        if kv_disk_bytes and model_digest and not model.graph.is_bidirectional:
+            settings = DiskSettings(cache_dir or default_cache_dir(), model_digest, kv_disk_bytes)
+            disk = DiskTier(settings, made, kv_cache_type)
+        return cls(model, made, n_ctx=n_ctx, n_batch=n_batch, n_slots=n_slots, n_pages=n_pages, disk=disk)
 
     @property
     def n_vocab(self) -> int:
@@ -157,10 +177,28 @@ class Engine:
         """Memory for weights, KV cache and workspace."""
         return self.backend.memory_bytes
 
+    @property
+    def n_pages_written(self) -> int:
+        """Pages that were written to disk."""
+        return self._disk.writer.n_written if self._disk else 0
+
+    def prefetch(self, tokens: Sequence_[int], key: Hashable = ()) -> object:
+        """Reads from disk what memory does not have of the beginning of `tokens`, for an `open_sequence` of them while
+        what this gives is held. Any thread may call it, beside steps."""
+        if self._disk is None or key is None:
+            return None
+        known = tokens[: len(tokens) - 1]
+        return self._disk.prefetch(known, key, self._tree.n_full_pages(known, key))
+
+    def save_prefixes(self, timeout_s: float) -> None:
+        """Writes what is known and not on disk yet, for at most so long; once, at the end. Any thread may call it."""
+        if self._disk:
+            self._disk.save(timeout_s)
+
     def open_sequence(self, tokens: Sequence_[int] = (), key: Hashable = ()) -> Sequence:
         """A sequence that holds the longest start of `tokens` that any other held under the same `key`, running or
-        closed, except their last: it must be evaluated. The key stands for the adapters in force; None is for a sequence
-        that shares nothing and of which nothing is kept.
+        closed, except their last: it must be evaluated. The key stands for the adapters in force; None is for a
+        sequence that shares nothing and of which nothing is kept.
 
         Raises:
             NoSlotError: `n_slots` sequences are open.
@@ -170,8 +208,26 @@ class Engine:
         slot = self._free_slots.pop()
         pool = self._private_pool if key is None else self._pool
         sequence = Sequence(slot, self._page_tables[slot], pool, self._free_slots, key)
-        sequence.begin_like(tokens[: len(tokens) - 1] if tokens else ())
+        known = tokens[: len(tokens) - 1] if tokens else ()
+        sequence.begin_like(known)
+        if self._disk and key is not None:
+            self._restore(sequence, known, key, self._disk)
         return sequence
+
+    def _restore(self, sequence: Sequence, tokens: Sequence_[int], key: Hashable, disk: DiskTier) -> None:
+        """Lengthen a sequence by what was read for `tokens`, as far as there is room."""
+        n = len(sequence) // PAGE_POSITIONS
+        for content in disk.take(tokens, key, n):
+            sequence.truncate(n * PAGE_POSITIONS)  # of its last page it may have a part
+            self._tree.evict(1 - self._pages.n_free)
+            if self._pages.n_free == 0:
+                break
+            page = sequence.hold_page()
+            self.backend.write_page(page, content)
+            sequence.extend(list(tokens[n * PAGE_POSITIONS : (n + 1) * PAGE_POSITIONS]))
+            disk.restored(sequence.last_node)
+            self.n_tokens_restored += PAGE_POSITIONS
+            n += 1
 
     def load_adapter(self, path: Path) -> tuple[int, int]:
         """Loads the LoRA adapter in a GGUF; gives its place, for entries, and the bytes it takes.
@@ -226,7 +282,8 @@ class Engine:
         try:
             for entry in entries:
                 entry.seq.hold(len(entry.tokens))
-            logits = run(self._inputs(entries))
+            with self._disk.stepping() if self._disk else contextlib.nullcontext():
+                logits = run(self._inputs(entries))
         except BaseException:
             for entry in entries:
                 entry.seq.give_back()
@@ -237,6 +294,8 @@ class Engine:
 
     def close(self) -> None:
         """Gives back the backend's threads and memory; the engine must not be used afterwards."""
+        if self._disk:
+            self._disk.close()
         self.backend.close()
 
     def _check(self, entries: Sequence_[Entry]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernels_cpu import cache_files
 from kernels_cpu.graph import PAGE_POSITIONS, Graph, LowRank, StepInputs
 from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from kernels_cpu.twin import Twin
-from localllm.engine.backend import BackendOptions
+from localllm.engine.backend import BackendOptions, Bytes
 
 F32 = npt.NDArray[np.float32]
 
@@ -44,6 +45,19 @@ class PagedKV:
         for pool in self._pools.values():
             pool[:, to] = pool[:, of]
 
+    def content(self, page: int) -> Bytes:
+        """A copy of a page, uint8: one layer after another."""
+        parts = [pool[:, page].reshape(-1).view(np.uint8) for pool in self._pools.values()]
+        return np.concatenate([np.zeros(0, np.uint8), *parts])
+
+    def fill(self, page: int, content: Bytes) -> None:
+        """Fill a page with what `content` gave of one."""
+        for pool in self._pools.values():
+            shape = pool[:, page].shape
+            n_bytes = pool[:, page].nbytes
+            pool[:, page] = content[:n_bytes].view(pool.dtype).reshape(shape)
+            content = content[n_bytes:]
+
     def read(self, layer: int, step: StepInputs, slot: int, n_kv: int) -> tuple[F32, F32]:
         positions = np.arange(n_kv)
         pages = step.page_tables[slot, positions // PAGE_POSITIONS]
@@ -71,6 +85,20 @@ class NumpyBackend:
 
     def copy_page(self, of: int, to: int) -> None:
         self._kv.copy(of, to)
+
+    @property
+    def page_bytes(self) -> int:
+        return len(self._kv.content(0))
+
+    @property
+    def kv_identity(self) -> str:
+        return f"numpy {np.__version__} {cache_files.code_digest()}"
+
+    def read_page(self, page: int) -> Bytes:
+        return self._kv.content(page)
+
+    def write_page(self, page: int, content: Bytes) -> None:
+        self._kv.fill(page, content)
 
     def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
         self._twin.adapters[place] = matrices

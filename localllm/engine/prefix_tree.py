@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
+from typing import Protocol
 
 from kernels_cpu.graph import PAGE_POSITIONS
 from localllm.engine.pages import PageAllocator
@@ -18,19 +19,33 @@ from localllm.engine.pages import PageAllocator
 class Node:
     """`tokens` are those of the page, at most PAGE_POSITIONS; only a full one has children, by their tokens.
 
-    A root has no page (-1) and no parent; a node that left the tree has no page either. `key` is that of its root.
+    A root has no page (-1) and no parent; a node that left the tree has no page either. `key` is that of its root,
+    `depth` how many pages end with it. `chain` and `is_kept` are for the tree's listener.
     """
 
-    __slots__ = ("children", "is_queued", "key", "last_used", "page", "parent", "tokens")
+    __slots__ = (
+        *("chain", "children", "depth", "is_kept", "is_queued", "key", "last_used", "page", "parent", "tokens"),
+    )
 
     def __init__(self, tokens: tuple[int, ...], page: int, parent: Node | None, key: Hashable) -> None:
         self.tokens = tokens
         self.page = page
         self.parent = parent
         self.key = key
+        self.depth: int = parent.depth + 1 if parent else 0
+        self.chain = b""
+        self.is_kept = False
         self.children: dict[tuple[int, ...], Node] = {}
         self.last_used = 0
         self.is_queued = False
+
+
+class Listener(Protocol):
+    """Is told of pages that came into the tree, and of those that are about to leave it."""
+
+    def added(self, node: Node) -> None: ...
+
+    def removed(self, node: Node) -> None: ...
 
 
 class PrefixTree:
@@ -40,8 +55,9 @@ class PrefixTree:
     given up is known at any time, so that nothing ever looks at the whole tree.
     """
 
-    def __init__(self, pages: PageAllocator) -> None:
+    def __init__(self, pages: PageAllocator, listener: Listener | None = None) -> None:
         self._pages = pages
+        self._listener = listener
         pages.on_idle = self._became_idle
         self._roots: dict[Hashable, Node] = {}
         self._nodes: dict[int, Node] = {}  # by page
@@ -56,6 +72,14 @@ class PrefixTree:
         if found is None:
             found = self._roots[key] = Node((), -1, None, key)
         return found
+
+    def n_full_pages(self, tokens: Tokens[int], key: Hashable) -> int:
+        """How many full pages of `tokens` are known at this moment; any thread may ask."""
+        node, n = self._roots.get(key), 0
+        while node is not None and (n + 1) * PAGE_POSITIONS <= len(tokens):
+            node = node.children.get(tuple(tokens[n * PAGE_POSITIONS : (n + 1) * PAGE_POSITIONS]))
+            n += node is not None
+        return n
 
     def find(self, tokens: Tokens[int], key: Hashable) -> tuple[list[Node], int]:
         """The pages that hold the longest known start of `tokens`, and how many tokens that is. Of the last page it may
@@ -96,6 +120,8 @@ class PrefixTree:
                     begun.append(child)
             known = parent.children[tokens] = self._nodes[page] = Node(tokens, page, parent, parent.key)
             self._pages.keep(page)
+            if self._listener:
+                self._listener.added(known)
             for child in begun:
                 self._remove(child)
         self._use(known)
@@ -135,6 +161,8 @@ class PrefixTree:
     def _remove(self, leaf: Node) -> None:
         above = leaf.parent
         assert above is not None and not leaf.children
+        if self._listener:
+            self._listener.removed(leaf)
         page, leaf.page = leaf.page, -1
         del above.children[leaf.tokens], self._nodes[page]
         self._pages.give_up(page)

@@ -126,6 +126,17 @@ class Sequence:
             self._table[self._n_held] = page
             self._n_held += 1
 
+    def hold_page(self) -> int:
+        """Takes the page for the next PAGE_POSITIONS tokens, which the caller writes and then notes with `extend`. The
+        sequence's last page is full. Raises KVCacheFullError if there is none."""
+        self.hold(PAGE_POSITIONS)
+        return int(self._table[len(self._nodes)])
+
+    @property
+    def last_node(self) -> Node:
+        """That of the last full page, of which there is one."""
+        return self._nodes[-1]
+
     def give_back(self) -> None:
         """Gives back the pages that the tokens do not need."""
         n_kept = n_pages_for(len(self._tokens))

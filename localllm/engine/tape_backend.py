@@ -10,14 +10,14 @@ import numpy.typing as npt
 import psutil
 
 from kernels_cpu.adapters import PackedAdapter, targets
-from kernels_cpu.compile import Kernel, default_cache_dir
+from kernels_cpu.compile import Kernel, default_cache_dir, source_hash
 from kernels_cpu.graph import LowRank, StepInputs
 from kernels_cpu.memory import give_back_code
 from kernels_cpu.program import TapeProgram, kernels_of
 from kernels_cpu.tape import TapeSizes
 from kernels_cpu.weights import PackedWeights, WeightCache, pack_weights
 from localllm import env
-from localllm.engine.backend import BackendOptions
+from localllm.engine.backend import BackendOptions, Bytes
 
 
 def default_threads() -> int:
@@ -76,7 +76,21 @@ class TapeBackend:
         return self._program.run_hidden(step)
 
     def copy_page(self, of: int, to: int) -> None:
-        self._program.copy_page(of, to)
+        self._program.kv_pages.copy(of, to)
+
+    @property
+    def page_bytes(self) -> int:
+        return self._program.kv_pages.page_bytes
+
+    @property
+    def kv_identity(self) -> str:
+        return source_hash()
+
+    def read_page(self, page: int) -> Bytes:
+        return self._program.kv_pages.read(page)
+
+    def write_page(self, page: int, content: Bytes) -> None:
+        self._program.kv_pages.write(page, content)
 
     def put_adapter(self, place: int, matrices: Mapping[str, LowRank]) -> int:
         packed = PackedAdapter(self._targets, matrices)

@@ -53,6 +53,16 @@ class EngineLike(Protocol):
     @property
     def n_pages_evicted(self) -> int: ...
 
+    @property
+    def n_pages_written(self) -> int: ...
+
+    @property
+    def n_tokens_restored(self) -> int: ...
+
+    def prefetch(self, tokens: Sequence[int], key: Hashable = ()) -> object: ...
+
+    def save_prefixes(self, timeout_s: float) -> None: ...
+
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> SequenceLike: ...
 
     def step(self, entries: Any) -> Sequence[npt.NDArray[np.float32] | None]: ...
@@ -86,6 +96,7 @@ class Batch:
         self._budget = Budget(engine.n_batch, target_s)
         self._order = Order(self._budget.prefill_s, clock)
         self._n_evicted = self._n_prefill_rows = 0
+        self._n_written = self._n_restored = 0
         self._active: list[Generation] = []
         self._waiting: deque[Generation] = deque()
         self._canceled: set[str] = set()
@@ -138,6 +149,10 @@ class Batch:
         engine = self._engine
         n_evicted, self._n_evicted = self._n_evicted, engine.n_pages_evicted
         self._meter.count("kv_cache_page_evictions", self._n_evicted - n_evicted)
+        n_written, self._n_written = self._n_written, engine.n_pages_written
+        self._meter.count("kv_disk_page_writes", self._n_written - n_written)
+        n_restored, self._n_restored = self._n_restored, engine.n_tokens_restored
+        self._meter.count("prompt_tokens_restored", self._n_restored - n_restored)
         n_used = engine.n_pages - engine.n_pages_free
         n_idle, n_budget = engine.n_pages_idle, self._n_prefill_rows
         self._meter.report(Levels(n_running, n_waiting, engine.n_pages, n_used, n_idle, n_budget))

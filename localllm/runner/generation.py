@@ -71,6 +71,7 @@ class Generation:
         self.is_done = False
         self.n_forced = self.n_shifts = self.n_draft = 0
         self.n_drafts = self.n_drafted = self.n_accepted = 0
+        self.prefetched: object = None  # what was read for its prompt waits for as long as this is held
         self._request = request
         self._sampler = sampler
         self._tokenizer = tokenizer
@@ -135,7 +136,7 @@ class Generation:
 
     def start(self, seq: SequenceLike) -> None:
         """Admit it to the batch, for the first time or again, with a sequence that holds the beginning of `pending`."""
-        self.seq = seq
+        self.seq, self.prefetched = seq, None
         del self.pending[: len(seq)]
         if self._compiled is not None and self._constrained is None:
             self._constrained = Constrained(self._compiled, self._tokenizer, self._sampler.n_vocab)

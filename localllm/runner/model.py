@@ -78,6 +78,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         kv_cache_type=request.kv_cache_type,
         cache_dir=cache_dir,
         model_digest=spec.model_digest,
+        kv_disk_bytes=0 if is_for_vectors else env.kv_disk(),
         on_progress=Reporter(outbox.send),
     )
     adapters = Adapters(engine, spec.adapters)

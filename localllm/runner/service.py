@@ -29,7 +29,7 @@ from localllm.messages import (
     read_frame,
 )
 from localllm.runner.adapters import Adapters
-from localllm.runner.batch import Batch
+from localllm.runner.batch import Batch, EngineLike
 from localllm.runner.constraints import Constraints
 from localllm.runner.embed import VectorModel, embed_job, rank_job
 from localllm.runner.errors import error_message, failed_message
@@ -40,6 +40,9 @@ from localllm.runner.outbox import Outbox
 from localllm.runner.prompt import PromptBuilder
 from localllm.runner.vectors import VectorJob
 from localllm.sampling import Sampler, SamplerParams, find_breakers
+
+SAVE_TIMEOUT_S = 2.0
+"""How long the process may go on at its end; whoever ends it waits for more than that."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +61,12 @@ class Service:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._batch: Batch | None = None
+        self._engine: EngineLike | None = None
         self._expected: set[str] = set()  # requests read, not yet in the batch and not canceled
 
     def serve(self, stream: BinaryIO) -> None:
-        """Serve until the stream ends or a shutdown message comes; does not wait for what is running."""
+        """Serve until the stream ends or a shutdown message comes; does not wait for what is running, but writes to
+        disk, for a moment at most, what was evaluated."""
         while (message := read_frame(stream)) is not None and not isinstance(message, Shutdown):
             if isinstance(message, LoadRequest):
                 self._start(self._run_model, message)
@@ -75,6 +80,8 @@ class Service:
         with self._lock:
             if self._batch:
                 self._batch.close()
+        if self._engine:
+            self._engine.save_prefixes(SAVE_TIMEOUT_S)
 
     def _start(self, run: Callable[..., None], *args: Any) -> None:
         threading.Thread(target=self._guarded, args=(run, *args), name=run.__name__, daemon=True).start()
@@ -104,7 +111,7 @@ class Service:
             return
         batch = Batch(model.engine, model.n_parallel, self._outbox.send, env.tbt_target_ms() / 1000)
         with self._lock:
-            self._batch = batch
+            self._batch, self._engine = batch, model.engine
         self._outbox.send(model.ready)
         self._start(self._prepare_all, Preparation(model, self._outbox.send), batch)
         batch.run()
@@ -189,7 +196,9 @@ class Preparation:
             return None
         sampler = self._sampler(request.options)
         adapters = self._adapters.acquire(request.lora)
-        return Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send, adapters, compiled)
+        generation = Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send, adapters, compiled)
+        generation.prefetched = self._model.engine.prefetch(prompt.tokens, adapters.key)
+        return generation
 
     def _sampler(self, options: dict[str, Any]) -> Sampler:
         tokenizer = self._model.tokenizer

@@ -43,7 +43,7 @@ async def delete(request: Request) -> Response:
     daemon.scheduler.forget(name.short)
     await daemon.scheduler.expire(manifest.digest if manifest else "")
     if manifest:
-        await asyncio.to_thread(_forget_weights, daemon, manifest)
+        await asyncio.to_thread(_forget_files, daemon, manifest)
     return Response()
 
 
@@ -54,8 +54,8 @@ async def _manifest(daemon: Daemon, name: Name) -> Manifest | None:
     return None
 
 
-def _forget_weights(daemon: Daemon, manifest: Manifest) -> None:
-    """Remove the repacked weights of files that left the store: other names may need the others."""
+def _forget_files(daemon: Daemon, manifest: Manifest) -> None:
+    """Remove what is kept in the cache folder for files that left the store: other names may need the others."""
     for layer in manifest.of_kind("model"):
         if not daemon.store.blobs.has(layer.digest, layer.size):
-            cache_files.remove_weights(daemon.settings.cache_dir or env.cache_dir(), layer.digest)
+            cache_files.remove_model(daemon.settings.cache_dir or env.cache_dir(), layer.digest)

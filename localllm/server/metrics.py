@@ -97,6 +97,7 @@ MEASURES = (
     _level("sequences_waiting", "requests in the runner that wait for others there"),
     _count("prompt_tokens", "tokens evaluated in prompts and inputs (prefill), once more after a shift or a pause too"),
     _count("prompt_tokens_cached", "tokens of prompts that were found in the KV cache instead"),
+    _count("prompt_tokens_restored", "those of them that were read from disk"),
     _count("prompt_cache_lookups", "prompts whose beginning was looked for in the KV cache"),
     _count("prompt_cache_hits", "prompts of which a beginning was found there"),
     _count("generated_tokens", "tokens of answers (decode)"),
@@ -113,6 +114,7 @@ MEASURES = (
         *("step_seconds_total", "counter", "what these steps took"), lambda model: model.tally.counts["step_ns"] / 1e9
     ),
     _level("prefill_budget", "rows of prompts that the latest step beside answers had time for"),
+    _count("kv_disk_page_writes", "pages of known tokens that were written to disk"),
     _level("kv_cache_pages", "pages that the KV cache has, of 32 tokens each"),
     _level("kv_cache_pages_used", "those of them that requests hold"),
     _level("kv_cache_pages_idle", "those of the others that hold known tokens, for requests that begin alike"),

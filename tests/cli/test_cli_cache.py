@@ -34,7 +34,8 @@ def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_models: ModuleT
 
 @pytest.fixture
 def filled(digest: str, tmp_path: Path) -> Path:
-    """A cache folder with weights of the model and of one that is gone, stale and used kernels, a tokenizer."""
+    """A cache folder with weights of the model and of one that is gone, stale and used kernels, a tokenizer, two pages
+    of prompts of the model."""
     folder = tmp_path / "cache"
     weights = [cache_files.packed_path(folder, key) for key in (digest, "feed" * 16)]
     kernels = [folder / "kernels" / key for key in ("1234567890abcdef", "fedcba0987654321")]
@@ -47,7 +48,12 @@ def filled(digest: str, tmp_path: Path) -> Path:
         path.mkdir(parents=True)
         (path / "k.nbc").write_bytes(bytes(3000))
     (kernels[0] / "code").write_text(cache_files.code_digest())
-    for age_s, path in enumerate([*weights, *kernels, tokenizer]):
+    pages = [folder / "prefixes" / f"{digest}-00" / name for name in ("12-34.kv", "34-56.kv")]
+    pages[0].parent.mkdir(parents=True)
+    (pages[0].parent / "code").write_text(cache_files.code_digest())
+    for path in pages:
+        path.write_bytes(bytes(500))
+    for age_s, path in enumerate([*weights, *kernels, tokenizer, *pages]):
         os.utime(path, (time.time() - 7200 - age_s,) * 2)
     return folder
 
@@ -66,6 +72,7 @@ def test_the_list(filled: Path, cli: Cli, digest: str) -> None:
         "kernels                   1234567890ab    3.1 KB    2 hours ago\n"
         "kernels                   fedcba098765    3 KB      2 hours ago    stale\n"
         "tokenizers                00              2 KB      2 hours ago\n"
+        f"prefixes      m:latest    {digest[:12]}    1 KB      2 hours ago\n"
         "total                                     103 MB\n"
     )
 
@@ -77,22 +84,31 @@ def test_the_list_of_nothing(digest: str, cli: Cli) -> None:
 def test_prune_removes_what_is_stale_or_too_much(filled: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALLLM_WEIGHT_CACHE_MAX", "100MB")
     assert cli("cache", "prune").out == "removed 2 of 2, 5.0 MB\n"
-    assert kinds(filled) == ["weights", "kernels", "tokenizers"]
+    assert kinds(filled) == ["weights", "kernels", "tokenizers", "prefixes"]
+    monkeypatch.setenv("LOCALLLM_KV_DISK", "900")
+    assert cli("cache", "prune").out == "removed 1 of 1, 500 B\n"
 
 
 def test_clear(filled: Path, cli: Cli) -> None:
     assert cli("cache", "clear", "--kernels", "--tokenizers").out == "removed 3 of 3, 8.1 KB\n"
-    assert kinds(filled) == ["weights", "weights"]
+    assert kinds(filled) == ["weights", "weights", "prefixes"]
+    assert cli("cache", "clear", "--prefixes").out == "removed 1 of 1, 1 KB\n"
     assert cli("cache", "clear").out == "removed 2 of 2, 103 MB\n"
     assert kinds(filled) == []
     assert cli("cache", "clear").out == "removed 0 of 0, 0 B\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--weights"]])
+@pytest.mark.parametrize("options", [[], ["--weights", "--prefixes"]])
 def test_clear_of_a_model(filled: Path, cli: Cli, options: list[str]) -> None:
-    assert cli("cache", "clear", "m", *options).out == "removed 1 of 1, 98 MB\n"
+    assert cli("cache", "clear", "m", *options).out == "removed 2 of 2, 98 MB\n"
     assert cli("cache", "clear", "FEEDFEED").out == "removed 1 of 1, 5 MB\n"
     assert kinds(filled) == ["kernels", "kernels", "tokenizers"]
+
+
+@pytest.mark.parametrize(("option", "left"), [("--weights", "prefixes"), ("--prefixes", "weights")])
+def test_clear_of_a_kind_of_a_model(filled: Path, cli: Cli, option: str, left: str, digest: str) -> None:
+    cli("cache", "clear", "m", option)
+    assert [entry.kind for entry in cache_files.entries(filled) if entry.key == digest] == [left]
 
 
 def test_what_is_in_use_is_told(filled: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +123,7 @@ def test_what_is_in_use_is_told(filled: Path, cli: Cli, monkeypatch: pytest.Monk
         (["bogus"], 'unknown action "bogus"'),
         (["prune", "m"], "models and kinds are for `localllm cache clear`"),
         (["list", "--weights"], "models and kinds are for `localllm cache clear`"),
-        (["clear", "m", "--kernels"], "of a single model only the weights are kept: name no other kind"),
+        (["clear", "m", "--kernels"], "of a single model only weights and prefixes are kept: name no other kind"),
         (["clear", "nope"], "model 'nope' not found"),
         (["clear", "m:n:o"], "invalid model name"),
     ],
@@ -116,4 +132,4 @@ def test_what_is_refused(filled: Path, cli: Cli, arguments: list[str], error: st
     result = cli("cache", *arguments)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"Error: {error}")
-    assert len(kinds(filled)) == 5
+    assert len(kinds(filled)) == 6

@@ -128,7 +128,9 @@ def serve_env(cache_dir: Path) -> dict[str, str]:
     """The environment of a daemon, without settings of the person who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OLLAMA_", "LOCALLLM_"))}
     cpu = {"LOCALLLM_CPU": os.environ["LOCALLLM_CPU"]} if "LOCALLLM_CPU" in os.environ else {}
-    return {**kept, **cpu, "LOCALLLM_CACHE_DIR": str(cache_dir), "PYTHONPATH": str(ROOT)}
+    # Tests that want prompts to be kept on disk say so.
+    disk = {"LOCALLLM_KV_DISK": "0"}
+    return {**kept, **cpu, **disk, "LOCALLLM_CACHE_DIR": str(cache_dir), "PYTHONPATH": str(ROOT)}
 
 
 StartServer = Callable[..., Server]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernels_cpu import cache_files
-from kernels_cpu.cache_files import CacheEntry, entries, hold_kernels, packed_path, prune, remove, remove_weights
+from kernels_cpu.cache_files import CacheEntry, entries, hold_kernels, packed_path, prune, remove, remove_model
 
 DAY_S = 86400
 
@@ -160,7 +160,7 @@ def test_the_weights_of_a_model_go_in_every_layout(tmp_path: Path) -> None:
     add_weights(tmp_path, "ab", 0)
     add_weights(tmp_path, "ab", 0, layout="01234567")
     other = add_weights(tmp_path, "abc", 0)
-    assert remove_weights(tmp_path, "sha256:ab") == 2000
+    assert remove_model(tmp_path, "sha256:ab") == 2000
     assert [e.path for e in entries(tmp_path)] == [other]
 
 

@@ -72,8 +72,9 @@ class FakeEngine:
         self.closed_sequences: list[FakeSequence] = []
         self.steps: list[list[tuple[FakeSequence, list[int], str]]] = []
         self.before_step: Callable[[Sequence[Any]], None] = lambda entries: None
-        self.n_pages_evicted = 0
         self.now_s = 100.0
+        self.n_pages_evicted = self.n_pages_written = self.n_tokens_restored = 0
+        self.prefetched: list[tuple[list[int], Hashable]] = []
 
     @property
     def n_pages(self) -> int:
@@ -89,6 +90,13 @@ class FakeEngine:
 
     def clock(self) -> float:
         return self.now_s
+
+    def prefetch(self, tokens: Sequence[int], key: Hashable = ()) -> object:
+        self.prefetched.append((list(tokens), key))
+        return self.prefetched[-1]
+
+    def save_prefixes(self, timeout_s: float) -> None:
+        """There is no disk."""
 
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> FakeSequence:
         if len(self.open_sequences) >= self.n_slots:
