@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from localllm import env
 
 PREFIXES = ("LOCALLLM_", "OLLAMA_")
+MADE_OF_FILES = ("kernels", "tokenizers", "weights")
 START_S = 120
 STOP_S = 40
 
@@ -68,26 +70,66 @@ class Server:
 
 
 class Daemon(Server):
-    """`localllm serve` with state, models and home in `folder`; what is compiled and repacked stays where it was.
+    """`localllm serve` with state, models, home and cache in `folder`; what is made of files is in the user's.
 
     `settings` are `LOCALLLM_` variables without the prefix.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, str | int]) -> None:
         port = free_port()
-        where: dict[str, object] = {"STATE_DIR": folder, "MODELS": folder / "models", "CACHE_DIR": env.cache_dir()}
+        where: dict[str, object] = {"STATE_DIR": folder, "MODELS": folder / "models"}
+        where["CACHE_DIR"] = _cache_in(folder)
         where |= {"HOST": f"127.0.0.1:{port}", **settings}
         given = {f"LOCALLLM_{name}": str(value) for name, value in where.items()}
         variables = _without_settings() | given | {"HOME": str(folder)}
         super().__init__([sys.executable, "-m", "localllm", "serve"], port, variables, folder / "daemon.log")
         self.wait("/")
 
+    def restart(self) -> None:
+        """End it and start it again, in the same folder."""
+        self.stop()
+        self.start()
+        self.wait("/")
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The object that answers a request that is not streamed. Raises: httpx.HTTPStatusError."""
+        response = self.http.post(path, json={"stream": False, **body})
+        response.raise_for_status()
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def count_tokens(self, model: str) -> Callable[[str], int]:
+        """A function that counts a text's tokens."""
+        return lambda text: len(
+            self.post("/api/tokenize", {"model": model, "text": text, "add_special": False})["tokens"]
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """The samples of /metrics, those of all models added up, by the metrics' names."""
+        found: dict[str, float] = {}
+        for line in self.http.get("/metrics").text.splitlines():
+            if not line.startswith("#"):
+                name, value = line.split("{")[0].split(" ")[0], float(line.rsplit(" ", 1)[1])
+                found[name] = found.get(name, 0.0) + value
+        return found
+
     def add(self, model: str) -> str:
         """Take a GGUF into the store; its name there."""
-        pulled = self.http.post("/api/pull", json={"model": f"file:{Path(model).resolve()}", "stream": False})
-        pulled.raise_for_status()
+        self.post("/api/pull", {"model": f"file:{Path(model).resolve()}"})
         newest: str = self.http.get("/api/tags").json()["models"][0]["name"]
         return newest
+
+
+def _cache_in(folder: Path) -> Path:
+    """A cache folder whose parts of MADE_OF_FILES are the user's."""
+    cache = folder / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    for name in MADE_OF_FILES:
+        users = env.cache_dir() / name
+        users.mkdir(parents=True, exist_ok=True)
+        if not (cache / name).is_symlink():
+            (cache / name).symlink_to(users)
+    return cache
 
 
 def _without_settings() -> dict[str, str]:

@@ -144,10 +144,10 @@ def test_an_answer_that_stops_for_the_prompt_has_stalled() -> None:
 
 
 def test_what_is_shared_is_compared_with_what_is_not() -> None:
-    alone = [answer_of(0.0, 0.1)] * 3
-    found = shared.figures(alone, [answer_of(0.0, 2.0), answer_of(0.0, 0.12), answer_of(0.0, 0.11)])
-    assert found["shared"] == pytest.approx(1.2)
-    assert found["first_ms"] == found["slowest_ms"] == pytest.approx(2000)
+    alone, first = [answer_of(0.0, 0.1)] * 3, [answer_of(0.0, 2.0), answer_of(0.0, 0.3), answer_of(0.0, 0.3)]
+    found = shared.figures(alone, first, [answer_of(0.0, 0.1), answer_of(0.0, 0.12), answer_of(0.0, 0.2)])
+    assert found["shared"] == pytest.approx(1.2) and found["first"] == pytest.approx(3)
+    assert found["cold_ms"] == pytest.approx(2000) and found["slowest_ms"] == pytest.approx(200)
 
 
 @pytest.mark.integration

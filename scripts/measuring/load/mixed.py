@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from measuring.load.chats import Answer, Chat, ask
-from measuring.load.rounds import Figures, percentile
+from measuring.load.rounds import Figures, Found, Must, percentile, ratio
 from measuring.load.sides import Side
 from measuring.load.texts import Texts
 
@@ -43,6 +43,11 @@ class Mixed:
             start = time.perf_counter()
             await asyncio.gather(*(client() for _ in range(self.n_clients)))
         return figures(answers, start)
+
+    def musts(self, found: Found) -> list[Must]:
+        """What our side has to show, beside a peer."""
+        value = ratio(found, "tokens_per_s")
+        return [] if value is None else [Must("output tokens/s, x llama-server", value, 2.0, is_floor=True)]
 
 
 def figures(answers: list[Answer], start_s: float) -> Figures:

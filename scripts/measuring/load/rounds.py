@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Figures = dict[str, float]
+Found = dict[str, list[Figures]]
+"""The figures of each round, by the side's name."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-async def take(
-    names: Sequence[str], n_rounds: int, run: Callable[[str, int], Awaitable[Figures]]
-) -> dict[str, list[Figures]]:
+async def take(names: Sequence[str], n_rounds: int, run: Callable[[str, int], Awaitable[Figures]]) -> Found:
     """`run(side, round)` for each side and round, one after another; who goes first takes turns."""
-    found: dict[str, list[Figures]] = {name: [] for name in names}
+    found: Found = {name: [] for name in names}
     for i in range(n_rounds):
         for name in names if i % 2 == 0 else reversed(names):
             found[name].append(await run(name, i))
@@ -58,7 +58,7 @@ def medians(rounds: Iterable[Figures]) -> Figures:
     return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
-def ratio(found: dict[str, list[Figures]], name: str) -> float | None:
+def ratio(found: Found, name: str) -> float | None:
     """The median over rounds of a figure of ours ÷ theirs; None without a peer."""
     if "theirs" not in found:
         return None

@@ -9,24 +9,25 @@ from dataclasses import dataclass
 import httpx
 
 from measuring.load.chats import Answer, Chat, ask
-from measuring.load.rounds import Figures
+from measuring.load.rounds import Figures, Found, Must, medians
 from measuring.load.sides import Side
 from measuring.load.texts import Texts
 
 
 @dataclass(frozen=True)
 class Conversations:
-    """Of one round, no question twice: without a system prompt, and with one."""
+    """Of one round, no question twice: without a system prompt, with one that nobody knows, with the same again."""
 
     alone: list[Chat]
+    first: list[Chat]
     shared: list[Chat]
 
 
 @dataclass(frozen=True)
 class Shared:
-    """`n_chats` with a system prompt of `n_system` tokens, new to the first of them, and questions of `n_question`.
+    """`n_chats` with a system prompt of `n_system` tokens and questions of `n_question`.
 
-    They come one after another, or all at once where `is_together`.
+    They come one after another, or all at once where `is_together`: once with a new system prompt, once more with it.
     """
 
     is_together: bool
@@ -37,7 +38,8 @@ class Shared:
 
     def chats(self, texts: Texts) -> Conversations:
         """The chats of a round."""
-        return Conversations(self._with(texts, ""), self._with(texts, texts.of(self.n_system)))
+        system = texts.of(self.n_system)
+        return Conversations(self._with(texts, ""), self._with(texts, system), self._with(texts, system))
 
     def _with(self, texts: Texts, system: str) -> list[Chat]:
         first = [{"role": "system", "content": system}] if system else []
@@ -45,12 +47,17 @@ class Shared:
         return [Chat((*first, question), self.n_output, seed) for seed, question in enumerate(questions)]
 
     async def run(self, side: Side, chats: Conversations) -> Figures:
-        """One round of one side: the chats without a system prompt, then those with one."""
+        """One round of one side: the chats without a system prompt, then those with one, then more of them."""
         ask_all = _together if self.is_together else _in_turn
         async with side.client() as http:
             alone = await ask_all(http, side.model, chats.alone)
+            first = await ask_all(http, side.model, chats.first)
             shared = await ask_all(http, side.model, chats.shared)
-        return figures(alone, shared)
+        return figures(alone, first, shared)
+
+    def musts(self, found: Found) -> list[Must]:
+        """What our side has to show."""
+        return [Must("median TTFT, x that of what is unshared", medians(found["ours"])["shared"], 1.3)]
 
 
 async def _in_turn(http: httpx.AsyncClient, model: str, chats: list[Chat]) -> list[Answer]:
@@ -61,14 +68,17 @@ async def _together(http: httpx.AsyncClient, model: str, chats: list[Chat]) -> l
     return await asyncio.gather(*(ask(http, model, chat) for chat in chats))
 
 
-def figures(alone: list[Answer], shared: list[Answer]) -> Figures:
-    """Medians of the times to the first token in ms; `shared` is what they are of those of the questions alone."""
-    unshared_ms, shared_ms = _median_ttft_ms(alone), _median_ttft_ms(shared)
+def figures(alone: list[Answer], first: list[Answer], shared: list[Answer]) -> Figures:
+    """Medians of the times to the first token in ms, and what they are of those of the questions alone: `shared` when
+    the system prompt is known, `first` when it is new to the first chat. `cold_ms` is the first chat's."""
+    unshared_ms, first_ms, shared_ms = (_median_ttft_ms(answers) for answers in (alone, first, shared))
     return {
         "unshared_ms": unshared_ms,
-        "ttft_ms": shared_ms,
-        "first_ms": 1000 * shared[0].ttft_s,
+        "cold_ms": 1000 * first[0].ttft_s,
+        "first_ms": first_ms,
+        "shared_ms": shared_ms,
         "slowest_ms": 1000 * max(answer.ttft_s for answer in shared),
+        "first": first_ms / unshared_ms,
         "shared": shared_ms / unshared_ms,
         "cached_tokens": statistics.median(answer.n_cached for answer in shared),
         "prompt_tokens": statistics.median(answer.n_prompt for answer in shared),

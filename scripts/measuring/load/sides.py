@@ -14,7 +14,8 @@ from measuring.servers import Daemon, Server, free_port
 
 @dataclass(frozen=True)
 class Sizes:
-    """What both servers are started with: threads, requests at a time, and tokens of a context and of the KV cache."""
+    """What both servers are started with: threads, and tokens of a context; how many requests llama-server has at a
+    time, and the tokens of its KV cache, where ours chooses."""
 
     n_threads: int
     n_parallel: int = 8
@@ -51,20 +52,21 @@ class LlamaServer(Server):
 
 def start_ours(folder: Path, sizes: Sizes, settings: Mapping[str, str | int] | None = None) -> Daemon:
     """Our daemon, without a model so far; `settings` are further variables of its environment."""
-    given: dict[str, str | int] = {"NUM_THREADS": sizes.n_threads, "NUM_PARALLEL": sizes.n_parallel}
-    given |= {"CONTEXT_LENGTH": sizes.n_ctx, "KEEP_ALIVE": "-1"}
-    return Daemon(folder, given | dict(settings or {}))
+    given = {"NUM_THREADS": sizes.n_threads, "CONTEXT_LENGTH": sizes.n_ctx, "KEEP_ALIVE": -1}
+    return Daemon(folder, {**given, **(settings or {})})
 
 
 @contextmanager
-def both_sides(model: str, folder: Path, sizes: Sizes, llama_cpp: str | None, more: list[str]) -> Iterator[list[Side]]:
-    """Ours, and theirs where there is a `llama_cpp` folder; both have loaded the model."""
+def both_sides(
+    model: str, folder: Path, sizes: Sizes, llama_cpp: str | None, more: list[str]
+) -> Iterator[tuple[list[Side], Daemon]]:
+    """Ours, and theirs where there is a `llama_cpp` folder, and our daemon; both have loaded the model."""
     with ExitStack() as started:
         daemon = started.enter_context(closing(start_ours(folder, sizes)))
         sides = [Side("ours", daemon, daemon.add(model))]
-        daemon.http.post("/api/generate", json={"model": sides[0].model}).raise_for_status()
+        daemon.post("/api/generate", {"model": sides[0].model})
         if llama_cpp:
             program, log = f"{llama_cpp}/llama-server", folder / "llama-server.log"
             theirs = started.enter_context(closing(LlamaServer(program, model, sizes, more, log)))
             sides.append(Side("theirs", theirs, Path(model).stem))
-        yield sides
+        yield sides, daemon

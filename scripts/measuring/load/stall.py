@@ -6,12 +6,14 @@ import asyncio
 import statistics
 from dataclasses import dataclass
 
-from measuring.load.chats import Answer, Chat, ask
-from measuring.load.rounds import Figures, percentile
+from measuring.load.chats import SAMPLING, Answer, Chat, ask
+from measuring.load.rounds import Figures, Found, Must, medians, percentile
 from measuring.load.sides import Side
 from measuring.load.texts import Texts
 
 QUESTION_TOKENS = 60
+A_TOKEN_A_STEP = {**SAMPLING, "draft_num_predict": 0}
+"""Guessed tokens come in bursts, between which there is no time."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,11 @@ class Stall:
 
     n_prompt: int = 4000
     n_before: int = 100
-    n_running: int = 2000
+    n_running: int = 4000
 
     def chats(self, texts: Texts) -> tuple[Chat, Chat]:
         """The running answer, and the one with the long prompt."""
-        running = Chat(({"role": "user", "content": texts.of(QUESTION_TOKENS)},), self.n_running, seed=1)
+        running = Chat(({"role": "user", "content": texts.of(QUESTION_TOKENS)},), self.n_running, 1, A_TOKEN_A_STEP)
         return running, Chat(({"role": "user", "content": texts.of(self.n_prompt)},), 1, seed=2)
 
     async def run(self, side: Side, chats: tuple[Chat, Chat]) -> Figures:
@@ -40,6 +42,10 @@ class Stall:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
         return figures(running, arrived)
+
+    def musts(self, found: Found) -> list[Must]:
+        """What our side has to show."""
+        return [Must("p99 between tokens, x undisturbed median", medians(found["ours"])["stall"], 2.5)]
 
 
 def figures(running: Answer, arrived: Answer) -> Figures:
