@@ -372,6 +372,7 @@ class Lowering:
         key = (spec, n_rot)
         if key not in self._rope_tables:
             cos, sin = (np.ascontiguousarray(t) for t in spec.tables(n_rot, self.sizes.n_ctx))
+            self.workspace_bytes += cos.nbytes + sin.nbytes
             self._rope_tables[key] = self._hold(cos), self._hold(sin)
         return self._rope_tables[key]
 

@@ -58,8 +58,20 @@ VARIABLES: tuple[Variable, ...] = (
         "milliseconds between the tokens of an answer that other requests' prompts may stretch it to (0: any)",
         False,
     ),
-    Variable("MAX_QUEUE", "512", "requests that may wait before more are refused"),
-    Variable("CONTEXT_LENGTH", "0", "context length where neither model nor request sets num_ctx (0: 4096)"),
+    Variable(
+        "MAX_MEMORY",
+        "90%",
+        "what loaded models may take together: a share of the memory of machine or container, or 8GB",
+        False,
+    ),
+    Variable(
+        "MAX_QUEUE", "512", "requests that may wait before more are refused: those for the model that most wait for"
+    ),
+    Variable(
+        "CONTEXT_LENGTH",
+        "0",
+        "context length where neither model nor request sets num_ctx (0: chosen from model and free memory)",
+    ),
     Variable(
         "KV_CACHE_TYPE",
         "f16",
@@ -275,6 +287,19 @@ def num_parallel() -> int:
     return _read("NUM_PARALLEL", 0, _parse_count, "a count") or AUTOMATIC_NUM_PARALLEL
 
 
+def max_memory(total_bytes: int) -> int:
+    """Bytes that all loaded models may take of the `total_bytes` that there are."""
+
+    def parse(text: str) -> int:
+        amount = int(total_bytes * _parse_amount(text[:-1]) / 100) if text.endswith("%") else _parse_bytes(text)
+        if amount <= 0 < total_bytes:
+            raise ValueError(text)
+        return min(amount, total_bytes)
+
+    expected = "a share of the memory such as 50%, a size such as 8GB, or a number of bytes"
+    return _read("MAX_MEMORY", parse(_BY_NAME["MAX_MEMORY"].default), parse, expected)
+
+
 def max_loaded_models() -> int:
     """Models loaded at the same time; 0 leaves the choice to the scheduler."""
     return _read("MAX_LOADED_MODELS", 0, _parse_count, "a count")
@@ -291,7 +316,7 @@ def tbt_target_ms() -> int:
 
 
 def context_length() -> int:
-    """Context length where neither model nor request sets num_ctx; 0 leaves the choice to the runner."""
+    """Context length where neither model nor request sets num_ctx; 0 leaves the choice to the scheduler."""
     return _read("CONTEXT_LENGTH", 0, _parse_count, "a count of tokens")
 
 
@@ -414,6 +439,7 @@ def editor() -> str:
 _CHECKED: tuple[Callable[[], Any], ...] = (
     *(host, keep_alive_ns, load_timeout_s, num_parallel, max_loaded_models),
     *(max_queue, tbt_target_ms, context_length, num_threads, kv_cache_type, weight_cache_max, kv_disk),
+    lambda: max_memory(1 << 40),
     *(api_keys, max_body, max_upload, files_max, client_timeout_s, max_connections),
 )
 

@@ -16,6 +16,8 @@
     │   └── ContextLengthError      a prompt longer than the context
     ├── RunnerError              the runner process died, or could not load its model
     ├── ServerBusyError          the queue is full
+    ├── MemoryLimitError         a model that the memory there is cannot hold
+    │   └── ContextMemoryError      it could, with a shorter context
     └── RequestCanceledError     the client went away
 
 Beside it stand `kernels_cpu.KernelError` and `registry.RegistryError`: those packages
@@ -101,6 +103,22 @@ class RunnerError(LocalLLMError):
 
 class ServerBusyError(LocalLLMError):
     """Too many requests are waiting."""
+
+
+class MemoryLimitError(LocalLLMError):
+    """The memory there is cannot hold the model, even when no other is loaded. Both fields are bytes."""
+
+    def __init__(
+        self, message: str, needed_bytes: int = 0, available_bytes: int = 0, *, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+
+
+class ContextMemoryError(MemoryLimitError):
+    """The memory there is cannot hold the model with the context that was asked for, but with a shorter one (the
+    client's to mend, status 400)."""
 
 
 class RequestCanceledError(LocalLLMError):

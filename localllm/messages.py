@@ -97,7 +97,8 @@ class ModelSpec(Record):
 
 @dataclass(frozen=True)
 class LoadRequest(Message):
-    """The first message to a runner. 0 for `num_ctx`, `num_batch` or `num_thread` leaves the choice to it.
+    """The first message to a runner. 0 for `num_batch` or `num_thread` leaves the choice to it, for `num_ctx` to the
+    scheduler.
 
     `num_kv` is how many tokens the KV cache holds, for all requests together (0: `num_parallel` whole contexts).
     """
@@ -252,7 +253,8 @@ class Progress(Message):
 
 @dataclass(frozen=True)
 class Ready(Message):
-    """The model is loaded. `n_ctx` is the context in force, `memory_bytes` what the model takes, all told."""
+    """The model is loaded. `n_ctx` is the context in force, `memory_bytes` what the model takes, all told; `n_threads`
+    and `n_batch` are in force too."""
 
     type = "ready"
 
@@ -260,6 +262,8 @@ class Ready(Message):
     n_ctx_train: int = 0
     memory_bytes: int = 0
     capabilities: list[str] = field(default_factory=list)
+    n_threads: int = 0
+    n_batch: int = 0
 
 
 @dataclass(frozen=True)

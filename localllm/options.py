@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from localllm.env import KV_CACHE_TYPES
 from localllm.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,8 @@ _logged_unknown: set[str] = set()
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table. `type` is a key of the readers below; `minimum`/`maximum` are enforced, inclusive."""
+    """One row of the table. `type` is a key of the readers below; `minimum`/`maximum` are enforced, inclusive, and so
+    are `choices`, beside which the default may be given."""
 
     name: str
     type: str
@@ -36,11 +38,19 @@ class Option:
     meaning: str
     minimum: float | None = None
     maximum: float | None = None
+    choices: tuple[str, ...] = ()
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("num_ctx", "integer", 0, "context length in tokens; 0 chooses (LOCALLLM_CONTEXT_LENGTH, else 4096)", 0),
+    Option("num_ctx", "integer", 0, "context length in tokens; 0 chooses (LOCALLLM_CONTEXT_LENGTH, else by memory)", 0),
     Option("num_batch", "integer", 0, "tokens of prompt evaluated in one step; 0 chooses", 0),
+    Option(
+        "kv_cache_type",
+        "string",
+        "",
+        "type of the KV cache: f16, q8_0, q4_0 or f32; empty is LOCALLLM_KV_CACHE_TYPE",
+        choices=KV_CACHE_TYPES,
+    ),
     Option("num_gpu", "integer", -1, "layers on a GPU; accepted, this is a CPU backend"),
     Option("main_gpu", "integer", None, "accepted, this is a CPU backend"),
     Option("use_mmap", "boolean", None, "accepted; weights are always mapped"),
@@ -111,6 +121,7 @@ def _log_unknown(name: str) -> None:
 def _read(option: Option, value: Any) -> Any:
     typed = _READERS[option.type](option.name, value)
     _check_interval(option, typed)
+    _check_choice(option, typed)
     return typed
 
 
@@ -119,6 +130,11 @@ def _check_interval(option: Option, value: Any) -> None:
     if (low is not None and value < low) or (high is not None and value > high):
         interval = f"at least {low:g}" if high is None else f"in {low:g}..{high:g}"
         raise OptionError(f'option "{option.name}" must be {interval}, not {value}')
+
+
+def _check_choice(option: Option, value: Any) -> None:
+    if option.choices and value not in (*option.choices, option.default):
+        raise OptionError(f'option "{option.name}" must be one of {", ".join(option.choices)}, not {value!r}')
 
 
 def _wrong_type(name: str, expected: str) -> OptionError:
@@ -152,6 +168,12 @@ def _read_boolean(name: str, value: Any) -> bool:
     return value
 
 
+def _read_string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(name, "of type string")
+    return value
+
+
 def _read_strings(name: str, value: Any) -> list[str]:
     if not isinstance(value, (list, tuple)):
         raise _wrong_type(name, "of type array")
@@ -178,6 +200,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "integer": _read_integer,
     "float32": _read_float,
     "boolean": _read_boolean,
+    "string": _read_string,
     "strings": _read_strings,
     "biases": _read_biases,
 }
@@ -216,6 +239,7 @@ def parse_parameter(name: str, texts: Sequence[str]) -> Any:
         return biases
     value = list(texts) if option.type == "strings" else _parse_text(option, texts[-1])
     _check_interval(option, value)
+    _check_choice(option, value)
     return value
 
 
@@ -236,7 +260,9 @@ _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 
 
 def _parse_text(option: Option, text: str) -> Any:
-    kind = {"integer": "int", "float32": "float", "boolean": "bool"}[option.type]
+    kind = {"integer": "int", "float32": "float", "boolean": "bool", "string": "string"}[option.type]
+    if kind == "string":
+        return text
     try:
         is_plain = text.isascii() and "_" not in text
         if kind == "int" and is_plain:

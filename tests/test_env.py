@@ -165,3 +165,18 @@ def test_sizes_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, text: str) -
     monkeypatch.setenv("LOCALLLM_WEIGHT_CACHE_MAX", text)
     with pytest.raises(SettingError, match="share of the disk"):
         env.weight_cache_max()
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("", 900), ("50%", 500), ("12.5%", 125), ("600", 600), ("0.3KB", 300), ("8GB", 1000)]
+)
+def test_what_models_may_take(monkeypatch: pytest.MonkeyPatch, text: str, n_bytes: int) -> None:
+    monkeypatch.setenv("LOCALLLM_MAX_MEMORY", text)
+    assert env.max_memory(1000) == n_bytes
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "-1GB", "half", "nan", "50 percent"])
+def test_what_models_may_take_must_be_something(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("LOCALLLM_MAX_MEMORY", text)
+    (problem,) = env.check()
+    assert "LOCALLLM_MAX_MEMORY" in str(problem) and "8GB" in str(problem)

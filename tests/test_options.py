@@ -51,6 +51,8 @@ def test_defaults_are_valid_and_not_shared() -> None:
     ("name", "value", "text"),
     [
         ("num_ctx", "8", 'option "num_ctx" must be of type integer'),
+        ("kv_cache_type", 8, 'option "kv_cache_type" must be of type string'),
+        ("kv_cache_type", "Q8_0", "option \"kv_cache_type\" must be one of f32, f16, q8_0, q4_0, not 'Q8_0'"),
         ("num_ctx", True, 'option "num_ctx" must be of type integer'),
         ("temperature", 10**350, 'option "temperature" must be of type float32'),
         ("temperature", 1e39, 'option "temperature" must be of type float32'),
@@ -102,6 +104,7 @@ def test_unknown_names_are_logged_once_and_never_their_values(caplog: pytest.Log
         ("stop", ["a", "b"], ["a", "b"]),
         ("ignore_eos", ["true"], True),
         ("use_mmap", ["0"], False),
+        ("kv_cache_type", ["q8_0"], "q8_0"),
         ("low_vram", ["true"], True),
         ("low_vram", ["some"], "some"),
         ("logit_bias", ['{"1": false}'], {"1": False}),
@@ -123,6 +126,7 @@ def test_parameters(name: str, texts: list[str], value: Any) -> None:
         ("top_p", "nan", "invalid float value [nan]", None),
         ("ignore_eos", "yes", "invalid bool value [yes]", None),
         ("mirostat", "3", 'option "mirostat" must be in 0..2, not 3', None),
+        ("kv_cache_type", "q5", "option \"kv_cache_type\" must be one of f32, f16, q8_0, q4_0, not 'q5'", None),
     ],
 )
 def test_bad_parameters(name: str, text: str, message: str, hint: str | None) -> None:

@@ -72,6 +72,7 @@ def _model_rows(answer: dict[str, Any]) -> list[Row]:
         "architecture": architecture,
         "parameters": format_count(int(n_parameters)) if n_parameters else details.get("parameter_size"),
         "context length": metadata.get(f"{architecture}.context_length"),
+        "default context": answer.get("default_context_length"),
         "embedding length": metadata.get(f"{architecture}.embedding_length"),
         "quantization": details.get("quantization_level"),
         "requires": answer.get("requires"),

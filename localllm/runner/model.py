@@ -11,6 +11,7 @@ from pathlib import Path
 from localllm import env
 from localllm.engine import Engine
 from localllm.engine.sequence import n_pages_for
+from localllm.engine.tape_backend import default_threads
 from localllm.gguf import GGUFFile, open_gguf
 from localllm.messages import LoadRequest, Message, Progress, Ready
 from localllm.models import check_architecture
@@ -20,6 +21,7 @@ from localllm.runner.outbox import Outbox
 from localllm.runner.templates import Templates
 from localllm.tokenizer import Tokenizer, load_tokenizer
 
+# For who loads a model without a scheduler, which chooses by memory.
 DEFAULT_N_CTX = 4096
 DEFAULT_N_BATCH = 512
 # Texts that a chat model may read for embeddings beside its running requests.
@@ -66,7 +68,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
     templates = Templates(gguf.metadata, spec.template, bos, eos, prefers_go=env.go_template())
     n_ctx_train = gguf.get(f"{gguf.architecture}.context_length", int, 0)
     n_ctx = choose_n_ctx(request.num_ctx, n_ctx_train)
-    n_parallel = max(1, request.num_parallel)
+    n_parallel, n_threads = max(1, request.num_parallel), choose_n_threads(request.num_thread)
     is_for_vectors = f"{gguf.architecture}.pooling_type" in gguf.metadata
     engine = Engine.load(
         gguf,
@@ -74,7 +76,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         n_batch=max(n_parallel, min(request.num_batch or DEFAULT_N_BATCH, n_ctx)),
         n_slots=n_parallel + (N_VECTOR_SEQUENCES if is_for_vectors else N_SPARE_SEQUENCES),
         n_pages=n_pages_for(max(n_ctx, request.num_kv or n_parallel * n_ctx)),
-        n_threads=choose_n_threads(request.num_thread),
+        n_threads=n_threads,
         kv_cache_type=request.kv_cache_type,
         cache_dir=cache_dir,
         model_digest=spec.model_digest,
@@ -86,7 +88,14 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         outbox.send(Progress("loading adapters"))
         adapters.acquire(None).release()  # so that the first request finds them, and errors are those of loading
     gguf.drop_pages()
-    ready = Ready(n_ctx, n_ctx_train, engine.memory_bytes, _capabilities(gguf, engine, tokenizer, templates))
+    ready = Ready(
+        n_ctx,
+        n_ctx_train,
+        engine.memory_bytes,
+        _capabilities(gguf, engine, tokenizer, templates),
+        n_threads,
+        engine.n_batch,
+    )
     rank_template = gguf.metadata.get("tokenizer.chat_template.rerank")
     return Model(
         spec.name,
@@ -135,8 +144,8 @@ def choose_n_ctx(num_ctx: int, n_ctx_train: int) -> int:
 
 
 def choose_n_threads(num_thread: int) -> int:
-    """What is asked for (0: the engine chooses), at most one for each processor: more would wait for one another."""
-    return min(num_thread, os.cpu_count() or 1)
+    """What is asked for (0: the engine's choice), at most one for each processor: more would wait for one another."""
+    return min(num_thread, os.cpu_count() or 1) or default_threads()
 
 
 def can_insert(tokenizer: Tokenizer, templates: Templates) -> bool:

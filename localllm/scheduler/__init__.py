@@ -2,6 +2,8 @@
 
 from localllm.scheduler.background import BackgroundScheduler
 from localllm.scheduler.figures import ModelFigures
-from localllm.scheduler.scheduler import Lease, RunningModel, Scheduler
+from localllm.scheduler.lease import Lease
+from localllm.scheduler.residents import RunningModel
+from localllm.scheduler.scheduler import Scheduler
 
 __all__ = ["BackgroundScheduler", "Lease", "ModelFigures", "RunningModel", "Scheduler"]

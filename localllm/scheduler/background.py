@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from localllm.messages import LoadRequest, Progress
+from localllm.scheduler.lease import Lease
 from localllm.scheduler.resident import ModelKey
-from localllm.scheduler.scheduler import Lease, RunningModel, Scheduler
+from localllm.scheduler.residents import RunningModel
+from localllm.scheduler.scheduler import Scheduler
 
 
 class BackgroundScheduler:

@@ -1,108 +1,194 @@
-"""What a model will take in memory, and what the machine has left; it knows nothing of processes.
+"""What a model will take in memory, from its header; it knows nothing of processes, or of what the machine has.
 
-The figures are for a decision before loading; the runner reports what it really took.
+The figures are for a decision before loading; the runner reports what it really took. They follow what the engine
+allocates (`kernels_cpu/tape.py`) closely enough to be within some percent, and tests hold the two together.
 """
 
-import contextlib
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from localllm.gguf.header import Header
+from localllm.gguf.parts import open_parts
 from localllm.messages import LoadRequest
+from localllm.scheduler.packed_sizes import packed_bytes
 
 KV_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-WORKSPACE_BYTES = 256 << 20
-KV_CACHE_SHARE = 0.25
-"""What of the memory beside weights and workspace the KV cache may take beyond one whole context."""
+ENCODERS = frozenset(("bert", "nomic-bert", "gemma-embedding"))
+"""Architectures that keep nothing of what they have read."""
+NEAR_AND_FAR = frozenset(("gemma3", "gemma-embedding"))
+"""Architectures with two kinds of rotation, whose tables have a row for each position."""
+NORMED_TWICE = frozenset(("gemma2", "gemma3", "gemma-embedding"))
+"""Architectures whose sums wait for the norm of what is added."""
+
+PROCESS_BYTES = 80 << 20
+"""A runner with an empty model: interpreter, libraries, compiled kernels."""
+DEFAULT_NUM_BATCH = 512
+N_SPARE_SEQUENCES, N_VECTOR_SEQUENCES, N_ENCODER_SEQUENCES = 4, 64, 128
+THREAD_BYTES = 72 << 10
+SEGMENT_POSITIONS, SEGMENT_ROWS, SEGMENT_QUERIES = 256, 8, 48
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of a model's weights, of its KV cache for each token of context, and of everything else."""
+    """Bytes of a model: its weights, its KV cache for each token of that, and the workspace, which has a part for each
+    token of context and one that does not depend on it. The sum of two is that of both models loaded together."""
 
     weights_bytes: int
     kv_bytes_per_token: float
-    workspace_bytes: int = WORKSPACE_BYTES
+    workspace_bytes: int = 0
     n_ctx_train: int = 0
+    workspace_bytes_per_token: float = 0.0
+    process_bytes: int = 0
 
-    def total_bytes(self, num_kv: int) -> int:
-        """Bytes with a KV cache of `num_kv` tokens."""
-        return self.weights_bytes + self.workspace_bytes + int(num_kv * self.kv_bytes_per_token)
+    def total_bytes(self, num_ctx: int, num_kv: int) -> int:
+        """Bytes with a context of `num_ctx` tokens and a KV cache of `num_kv`."""
+        return self.fixed_bytes + int(num_ctx * self.workspace_bytes_per_token + num_kv * self.kv_bytes_per_token)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that no context makes fewer."""
+        return self.weights_bytes + self.workspace_bytes + self.process_bytes
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes for each token of a context that the KV cache holds once."""
+        return self.kv_bytes_per_token + self.workspace_bytes_per_token
 
     def capped(self, num_ctx: int) -> int:
         """A context of at most the trained length."""
         return min(num_ctx, self.n_ctx_train) if self.n_ctx_train else num_ctx
 
-    def num_kv(self, num_ctx: int, num_parallel: int, free_bytes: int) -> int:
-        """Tokens of the KV cache: a whole context, and more, up to one for each sequence, where a share of what is
-        free holds them."""
-        n_ctx = self.capped(num_ctx)
-        if not self.kv_bytes_per_token:
-            return n_ctx
-        left = max(0, free_bytes - self.total_bytes(0))
-        return max(n_ctx, min(n_ctx * num_parallel, int(left * KV_CACHE_SHARE / self.kv_bytes_per_token)))
+    def beside(self, draft: MemoryEstimate) -> MemoryEstimate:
+        """With a model that drafts for this one, in the same process and for the same tokens."""
+        both = {field.name: getattr(self, field.name) + getattr(draft, field.name) for field in fields(self)}
+        return MemoryEstimate(**{**both, "n_ctx_train": self.n_ctx_train, "process_bytes": self.process_bytes})
 
 
 def estimate(want: LoadRequest) -> MemoryEstimate:
-    """The estimate for a model, from its files' sizes and its header; reads the disk. Raises: GGUFError, OSError."""
-    paths = [*want.model.model_paths, *(str(adapter["path"]) for adapter in want.model.adapters)]
-    weights_bytes = sum(Path(path).stat().st_size for path in paths)
-    with Header(want.model.model_path) as header:
+    """The estimate for a model; reads the headers of its files. Raises: GGUFError, OSError."""
+    adapters_bytes = sum(Path(str(adapter["path"])).stat().st_size for adapter in want.model.adapters)
+    headers = open_parts([Path(path) for path in want.model.model_paths])
+    try:
+        weights_bytes = adapters_bytes + sum(packed_bytes(header.tensors.values()) for header in headers)
+        return _of_sizes(_Sizes.of(headers[0]), weights_bytes, want)
+    finally:
+        for header in headers:
+            header.close()
+
+
+def _of_sizes(sizes: _Sizes, weights_bytes: int, want: LoadRequest) -> MemoryEstimate:
+    is_encoder = sizes.arch in ENCODERS
+    n_rows = max(want.num_parallel, want.num_batch or DEFAULT_NUM_BATCH)
+    fixed = sizes.n_outputs(want.num_parallel) * sizes.output_row_bytes
+    fixed += (want.num_thread or psutil.cpu_count(logical=False) or 1) * sizes.thread_bytes
+    return MemoryEstimate(
+        weights_bytes,
+        0.0 if is_encoder else sizes.kv_values * KV_BYTES_PER_VALUE[want.kv_cache_type],
+        # An encoder has a text in one step.
+        fixed + (0 if is_encoder else n_rows * sizes.row_bytes),
+        sizes.n_ctx_train,
+        sizes.position_bytes + (sizes.row_bytes if is_encoder else 0),
+        PROCESS_BYTES,
+    )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What of a header says how much memory a step takes. Widths of queries, keys and values are those of the widest
+    layer; `kv_values` are the values of a token in the KV cache, of all layers."""
+
+    arch: str
+    n_ctx_train: int
+    n_vocab: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    head_dim: int
+    n_rot: int
+    n_head_kv: int
+    kv_values: int
+    has_pooling: bool
+
+    @classmethod
+    def of(cls, header: Header) -> _Sizes:
         metadata = header.metadata
         arch = str(metadata.get("general.architecture", ""))
-        kv_values = _kv_values_per_token(metadata, arch)
-        n_ctx_train = _integer(metadata, f"{arch}.context_length", 0)
-    return MemoryEstimate(weights_bytes, kv_values * KV_BYTES_PER_VALUE[want.kv_cache_type], n_ctx_train=n_ctx_train)
+
+        def integer(key: str, default: int, most: Callable[[Any], int] = max) -> int:
+            return _integer(metadata.get(f"{arch}.{key}", default), default, most)
+
+        n_layer, n_embd = integer("block_count", 0), integer("embedding_length", 0)
+        n_head = max(1, integer("attention.head_count", 1))
+        key_dim = integer("attention.key_length", n_embd // n_head)
+        value_dim = integer("attention.value_length", n_embd // n_head)
+        n_head_kv = integer("attention.head_count_kv", n_head)
+        is_listed = not isinstance(metadata.get(f"{arch}.attention.head_count_kv", 0), int)
+        heads = integer("attention.head_count_kv", n_layer * n_head, sum) if is_listed else n_layer * n_head_kv
+        embedding = header.tensors.get("token_embd.weight")
+        return cls(
+            arch=arch,
+            n_ctx_train=integer("context_length", 0),
+            n_vocab=embedding.n_elements // max(1, n_embd) if embedding else integer("vocab_size", 0),
+            n_embd=n_embd,
+            n_ff=integer("feed_forward_length", 0),
+            n_head=n_head,
+            head_dim=key_dim,
+            n_rot=integer("rope.dimension_count", key_dim),
+            n_head_kv=n_head_kv,
+            kv_values=heads * (key_dim + value_dim),
+            has_pooling=f"{arch}.pooling_type" in metadata,
+        )
+
+    @property
+    def n_q(self) -> int:
+        return self.n_head * self.head_dim
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a token in a step: floats that are needed at the same time, and quantised forms of two bytes a column."""
+        floats = self.n_embd + 2 * self.n_q + 2 * self.n_head_kv * self.head_dim + 2 * self.n_ff
+        if self.arch in NORMED_TWICE and self.n_q != self.n_embd:
+            floats += 2 * self.n_embd
+        return 4 * floats + 2 * (self.n_embd + self.n_q + self.n_ff)
+
+    @property
+    def output_row_bytes(self) -> int:
+        """The same of a token whose logits are wanted; the quantised forms have three bytes there."""
+        if self.arch in ENCODERS:
+            return 4 * self.n_embd
+        return 4 * (3 * self.n_embd + 2 * self.n_ff + self.n_vocab) + 3 * (2 * self.n_embd + self.n_ff)
+
+    def n_outputs(self, num_parallel: int) -> int:
+        """Sequences that the engine has room for."""
+        if self.arch in ENCODERS:
+            return N_ENCODER_SEQUENCES
+        return num_parallel + (N_VECTOR_SEQUENCES if self.has_pooling else N_SPARE_SEQUENCES)
+
+    @property
+    def thread_bytes(self) -> int:
+        """Of each thread: the scratch of products, and that of attention."""
+        return THREAD_BYTES + SEGMENT_QUERIES * (12 * self.head_dim + 1400)
+
+    @property
+    def position_bytes(self) -> float:
+        """Of each position of a context: unfinished segments of attention, and tables of sines and cosines."""
+        tables = 0 if self.arch == "bert" else 4 * self.n_rot * (2 if self.arch in NEAR_AND_FAR else 1)
+        if self.arch in ENCODERS:
+            return tables
+        return tables + SEGMENT_ROWS * self.n_head * 4 * (32 + self.head_dim) / SEGMENT_POSITIONS
 
 
-def _kv_values_per_token(metadata: dict[str, Any], arch: str) -> int:
-    n_layer = _integer(metadata, f"{arch}.block_count", 0)
-    n_embd = _integer(metadata, f"{arch}.embedding_length", 0)
-    n_head = max(1, _integer(metadata, f"{arch}.attention.head_count", 1))
-    head_dim = n_embd // n_head
-    key_dim = _integer(metadata, f"{arch}.attention.key_length", head_dim)
-    value_dim = _integer(metadata, f"{arch}.attention.value_length", head_dim)
-    n_head_kv = metadata.get(f"{arch}.attention.head_count_kv", n_head)
-    heads = n_layer * n_head_kv if isinstance(n_head_kv, int) else _sum(n_head_kv, n_layer * n_head)
-    return heads * (key_dim + value_dim)
-
-
-def _sum(values: Any, default: int) -> int:
-    """The sum of a list; what is none, or of no numbers, is for the runner to refuse."""
-    try:
-        return sum(int(item) for item in values)
-    except (TypeError, ValueError):
-        return default
-
-
-def _integer(metadata: dict[str, Any], key: str, default: int) -> int:
-    value = metadata.get(key, default)
+def _integer(value: Any, default: int, of_many: Callable[[Any], int]) -> int:
+    """A number of a header, which an architecture may list for each layer; what is none is for the runner to refuse."""
     if isinstance(value, int):
         return value
-    # An architecture may list a value for each layer.
     try:
-        return max((int(item) for item in value), default=default)
+        return of_many([int(item) for item in value])
     except (TypeError, ValueError):
         return default
-
-
-def available_bytes() -> int:
-    """Bytes that can be had without swapping, within this process's control group as well."""
-    available = int(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError):
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        reclaimable = _cgroup_file_bytes()
-        available = min(available, max(0, limit - used + reclaimable))
-    return available
-
-
-def _cgroup_file_bytes() -> int:
-    for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines():
-        name, _, value = line.partition(" ")
-        if name == "file":
-            return int(value)
-    return 0

@@ -8,6 +8,7 @@ import contextlib
 import enum
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -69,7 +70,8 @@ class State(enum.Enum):
 class Resident:
     """A runner process with one model. Made by the scheduler, which alone changes `active` and `keep_alive_ns`.
 
-    `on_figures` gets what the process counted, whose `levels` are kept.
+    `on_figures` gets what the process counted, whose `levels` are kept. `promised_bytes` is what it may take in all;
+    `automatic_ctx` the context that would do for who asks for none.
     """
 
     def __init__(
@@ -92,7 +94,8 @@ class Resident:
         self.is_leaving = False
         self.levels = Levels()
         self.hang_timeout_s = HANG_TIMEOUT_S
-        self.weights_bytes = 0
+        self.promised_bytes = 0
+        self.automatic_ctx = 0
         self.expiry_timer: asyncio.TimerHandle | None = None
         self.idle_since_ns = time.time_ns()
         self.process: RunnerProcess | None = None
@@ -203,11 +206,17 @@ class Resident:
         return self.process is not None and self.process.is_alive()
 
     def serves(self, want: LoadRequest) -> bool:
-        """Whether a request for `want` needs no reload: a larger context serves a smaller one."""
-        n_ctx = self.ready.n_ctx if self.state is State.READY else self.want.num_ctx
-        wanted = min(want.num_ctx, self.ready.n_ctx_train or want.num_ctx)
-        same_threads = want.num_thread in (0, self.want.num_thread)
-        return wanted <= max(n_ctx, self.want.num_ctx) and same_threads
+        """Whether a request for `want` needs no reload: what is larger serves what is smaller, and what is not asked
+        for is as it is. The context of a model that was loaded without a wish stays until a longer one is asked for."""
+        num_ctx = want.num_ctx or self.automatic_ctx
+        wanted = min(num_ctx, self.ready.n_ctx_train or num_ctx)
+        num_thread = min(want.num_thread, os.cpu_count() or want.num_thread)
+        return (
+            wanted <= self.ready.n_ctx
+            and num_thread in (0, self.want.num_thread, self.ready.n_threads)
+            and want.num_batch <= max(self.want.num_batch, self.ready.n_batch)
+            and want.kv_cache_type == self.want.kv_cache_type
+        )
 
     def open_stream(self, request: Message) -> "asyncio.Queue[Message | LocalLLMError]":
         """Send a request (with an `id`) and return where its messages arrive, until `close_stream`."""

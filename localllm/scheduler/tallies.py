@@ -22,11 +22,13 @@ KEPT_S = 24 * 3600.0
 class Tally:
     """One model's. `counts` are those of its runners, by the names of `messages.Counts`; `unloads` by their reasons.
 
-    `queue_s` and `first_token_s` begin when a request asks for the model; of the latter there is one for each answer.
+    `load_started_s` is when it was last loaded. `queue_s` and `first_token_s` begin when a request asks for the model;
+    of the latter there is one for each answer.
     """
 
     used_s: float
     is_gone: bool = False
+    load_started_s: float = 0.0
     loads: int = 0
     load_failures: int = 0
     runner_deaths: int = 0

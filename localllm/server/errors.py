@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from localllm.errors import (
     AdapterError,
+    ContextMemoryError,
     LocalLLMError,
     OptionError,
     RequestCanceledError,
@@ -56,6 +57,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (OptionError, 400),
     (AdapterError, 400),
     (RequestError, 400),
+    (ContextMemoryError, 400),
     (TemplateError, 400),
     (InvalidNameError, 400),
     (InvalidDigestError, 400),

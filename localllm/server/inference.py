@@ -24,7 +24,6 @@ from localllm.server.times import now_utc
 from localllm.server.truncation import header_of, truncated_field
 from registry.store import ResolvedModel
 
-DEFAULT_NUM_CTX = 4096
 MIN_NUM_CTX = 4
 MAX_TOP_LOGPROBS = 20
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -111,12 +110,13 @@ async def begin(daemon: Daemon, body: dict[str, Any]) -> Asked:
 def load_request(daemon: Daemon, model: ResolvedModel, options: dict[str, Any]) -> LoadRequest:
     """The load that a request with these (resolved) options needs."""
     settings = daemon.settings
+    num_ctx = options["num_ctx"] or settings.num_ctx
     return LoadRequest(
         lookup.model_spec(model),
-        num_ctx=max(MIN_NUM_CTX, options["num_ctx"] or settings.num_ctx or DEFAULT_NUM_CTX),
+        num_ctx=max(MIN_NUM_CTX, num_ctx) if num_ctx else 0,
         num_batch=options["num_batch"],
         num_thread=options["num_thread"] or settings.num_thread,
-        kv_cache_type=settings.kv_cache_type,
+        kv_cache_type=options["kv_cache_type"] or settings.kv_cache_type,
         num_parallel=settings.num_parallel,
         cache_dir=str(settings.cache_dir) if settings.cache_dir else None,
     )

@@ -63,6 +63,7 @@ def _running(store: Store, running: RunningModel) -> dict[str, Any]:
         "expires_at": format_local(running.expires_at_ns),
         "size_vram": 0,
         "context_length": running.n_ctx,
+        "kv_cache_type": running.kv_cache_type,
     }
 
 

@@ -65,7 +65,10 @@ VERSION = Struct("api.VersionResponse", {"version": String(default=None), "local
 _MODEL = Struct(
     "api.ListModelResponse",
     {
-        **{name: String(default=None) for name in ("name", "model", "modified_at", "digest", "expires_at")},
+        **{
+            name: String(default=None)
+            for name in ("name", "model", "modified_at", "digest", "expires_at", "kv_cache_type")
+        },
         **{name: Int(default=None) for name in ("size", "size_vram", "context_length")},
         "details": Map(),
         "capabilities": List(String()),
@@ -88,6 +91,7 @@ SHOWN = Struct(
         **{name: String(default=None) for name in ("renderer", "parser", "requires")},
         "capabilities": List(String()),
         "modified_at": String(default=None),
+        "default_context_length": Int(default=None),
     },
 )
 TOKENS = Struct("api.TokenizeResponse", {"model": String(default=None), "tokens": List(Int())})

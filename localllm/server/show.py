@@ -1,9 +1,10 @@
 """POST /api/show: all that is known of a model, from its manifest and its GGUF's header.
 
-It knows nothing of how the model would run.
+It knows nothing of how the model would run, but for the context that it would get.
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import struct
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localllm import env, options
+from localllm.errors import LocalLLMError
 from localllm.gguf.header import ArrayValue, Header, TensorHeader
 from localllm.gguf.parts import open_parts
 from localllm.gguf.summary import parameter_count
@@ -21,9 +23,10 @@ from localllm.modelfile import ROLES, Instruction, write
 from localllm.server import lookup
 from localllm.server.binding import Bool, Map, String, Struct, read
 from localllm.server.capabilities import find_capabilities, templates_of
-from localllm.server.daemon import daemon_of
+from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
 from localllm.server.errors import APIError
+from localllm.server.inference import load_request
 from localllm.server.shapes import SHOWN
 from localllm.server.streaming import Records, RecordsResponse
 from localllm.server.times import format_local
@@ -57,14 +60,23 @@ async def show(request: Request) -> Response:
     name = lookup.model_name(shown)
     model = await lookup.resolve(daemon_of(request), name, name.short)
     is_copilot = request.headers.get("user-agent", "").startswith(COPILOT)
-    return RecordsResponse(_described(model, body, shown if is_copilot else ""), stream=False)
+    return RecordsResponse(_described(daemon_of(request), model, body, shown if is_copilot else ""), stream=False)
 
 
-async def _described(model: ResolvedModel, body: dict[str, Any], basename: str) -> Records:
+async def _described(daemon: Daemon, model: ResolvedModel, body: dict[str, Any], basename: str) -> Records:
     answer = await asyncio.to_thread(describe, model, body)
     if basename:
         answer["model_info"]["general.basename"] = basename
-    yield answer
+    n_ctx = await default_ctx(daemon, model) if answer["capabilities"] else 0
+    yield {**answer, **({"default_context_length": n_ctx} if n_ctx else {})}
+
+
+async def default_ctx(daemon: Daemon, model: ResolvedModel) -> int:
+    """The context of a request that asks for none: the model's or the daemon's setting, or what memory suggests. 0
+    where the model cannot be run."""
+    with contextlib.suppress(LocalLLMError):
+        return await daemon.scheduler.default_ctx(load_request(daemon, model, options.resolve(model.params, {})))
+    return 0
 
 
 def describe(model: ResolvedModel, body: Mapping[str, Any]) -> dict[str, Any]:

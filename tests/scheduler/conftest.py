@@ -10,6 +10,7 @@ import pytest
 
 from localllm.messages import GenerateRequest, LoadRequest, ModelSpec
 from localllm.scheduler import Scheduler
+from localllm.scheduler.budget import Budget
 from localllm.scheduler.memory import MemoryEstimate
 
 FAKE_RUNNER = Path(__file__).with_name("fake_runner.py")
@@ -26,8 +27,8 @@ def make_scheduler() -> Callable[..., Scheduler]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
     def make(**settings: Any) -> Scheduler:
-        settings.setdefault("estimate", lambda want: MemoryEstimate(1000, 1.0, 0))
-        settings.setdefault("available_bytes", lambda: 1 << 40)
+        settings.setdefault("estimate", lambda want: MemoryEstimate(1000, 1.0))
+        settings.setdefault("budget", Budget(lambda: 1 << 40, lambda: 1 << 40, lambda pid: 0))
         return Scheduler(command=[sys.executable, str(FAKE_RUNNER)], env=env, **settings)
 
     return make

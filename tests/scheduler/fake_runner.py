@@ -14,6 +14,7 @@ The prompt (or the last chat message; as tokens, its bytes) is a script of words
     !flood:N    N pieces at once                            !garbage   bytes that are no frame
     !options    the options as JSON                         !request   the whole request as JSON
     !pid        the process id                              !call      a tool call
+    !load       what was to be loaded, as JSON
     !logprobs   a piece with logprobs                       !length    ends with done_reason "length"
     !figures:N  figures: N prompt tokens, a gap of 2 ms between tokens, N of 8 pages used
     !lost:M,T   M messages and T tokens were dropped     !cached:N  N tokens were in the KV cache
@@ -68,6 +69,7 @@ BEFORE_PREFILL = ("!error", "!crash", "!exit")
 TINY = {"token": "b", "logprob": float("-inf"), "bytes": [98]}
 lock = threading.Lock()
 canceled: set[str] = set()
+loaded: list[LoadRequest] = []
 
 
 def send(message: Message) -> None:
@@ -77,6 +79,7 @@ def send(message: Message) -> None:
 
 
 def load(request: LoadRequest) -> None:
+    loaded.append(request)
     fake = request.model.params.get("fake", {})
     if fake.get("stubborn"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -174,6 +177,8 @@ def piece(request: GenerateRequest, word: str, name: str, argument: str) -> Chun
         return Chunk(request.id, json.dumps(request.options))
     if name == "!request":
         return Chunk(request.id, json.dumps(request.to_json()))
+    if name == "!load":
+        return Chunk(request.id, json.dumps(loaded[-1].to_json()))
     if name == "!pid":
         return Chunk(request.id, str(os.getpid()))
     if name == "!text":

@@ -1,23 +1,36 @@
-"""What a model is thought to take, by its header alone."""
+"""What a model is thought to take, by its header alone, beside what the engine takes."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from kernels_cpu.ops.kv import KVLayout
+from kernels_cpu.quants.table import QUANT_TYPES
+from kernels_cpu.tape import Lowering, TapeSizes
+from kernels_cpu.weights import PackedWeights, pack_weights
 from localllm import env
+from localllm.engine.engine import SLOTS_WITHOUT_CACHE
+from localllm.gguf import open_gguf
 from localllm.messages import LoadRequest, ModelSpec
-from localllm.scheduler.memory import KV_BYTES_PER_VALUE, MemoryEstimate, estimate
+from localllm.models import ARCHITECTURES, build
+from localllm.runner.model import DEFAULT_N_BATCH, N_SPARE_SEQUENCES, N_VECTOR_SEQUENCES
+from localllm.scheduler import memory
+from localllm.scheduler.memory import ENCODERS, KV_BYTES_PER_VALUE, MemoryEstimate, estimate
+from localllm.scheduler.packed_sizes import GROUP_ROWS, PACKED_BLOCKS
+
+DECODERS = ("llama-dense.q8_0", "qwen3-dense.q8_0", "gemma3-dense.q8_0", "llama-dense", "gemma2-dense")
 
 
-def want(path: Path) -> LoadRequest:
-    return LoadRequest(ModelSpec("m", "digest", [str(path)], "digest"))
+def want(path: Path, **settings: Any) -> LoadRequest:
+    return LoadRequest(ModelSpec("m", "digest", [str(path)], "digest"), **settings)
 
 
 def header(tiny_models: ModuleType, path: Path, n_head_kv: tuple[int, Any]) -> Path:
@@ -28,12 +41,52 @@ def header(tiny_models: ModuleType, path: Path, n_head_kv: tuple[int, Any]) -> P
     return path
 
 
+def test_the_tables_are_the_engines() -> None:
+    packed = {int(kind): blocks for kind, blocks in PACKED_BLOCKS.items()}
+    assert packed == {kind: (q.format.block_columns, q.format.packed_block_bytes) for kind, q in QUANT_TYPES.items()}
+    assert GROUP_ROWS == 16 and set(ARCHITECTURES) > ENCODERS
+    ours = (memory.DEFAULT_NUM_BATCH, memory.N_SPARE_SEQUENCES, memory.N_VECTOR_SEQUENCES, memory.N_ENCODER_SEQUENCES)
+    assert ours == (DEFAULT_N_BATCH, N_SPARE_SEQUENCES, N_VECTOR_SEQUENCES, SLOTS_WITHOUT_CACHE)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_an_estimate_is_near_to_what_the_engine_takes(name: str, parity_models: ModuleType, tmp_path: Path) -> None:
+    path = parity_models.make(name, tmp_path / "model.gguf")
+    wanted = want(path, num_parallel=16, num_thread=2, num_batch=4096)
+    found = estimate(wanted)
+    for num_ctx, num_kv in ((1024, 1024), (8192, 4 * 8192)):
+        sizes = TapeSizes(num_ctx, 4096, 16 + N_SPARE_SEQUENCES, num_kv // 32)
+        with open_gguf(path) as gguf:
+            graph = build(gguf).graph
+            lowering = Lowering(graph, PackedWeights(np.zeros(1, np.uint8), defaultdict(int)), sizes, 2)
+            lowering.run()
+            weights_bytes = pack_weights(graph.weights(), None, lambda done, total: None).nbytes
+        assert found.weights_bytes == pytest.approx(weights_bytes, rel=0.1)
+        assert num_kv * found.kv_bytes_per_token == pytest.approx(lowering.kv_bytes, rel=0.01)
+        total = found.total_bytes(num_ctx, num_kv) - found.process_bytes
+        assert total == pytest.approx(weights_bytes + lowering.kv_bytes + lowering.workspace_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+def test_encoders_keep_nothing(name: str, tiny_models: ModuleType, tmp_path: Path) -> None:
+    kvs = [("general.architecture", tiny_models.STRING, name)]
+    kvs += [(f"{name}.{key}", tiny_models.U32, 64) for key in ("block_count", "embedding_length", "context_length")]
+    tiny_models.write_gguf(tmp_path / "m.gguf", kvs, [])
+    found = estimate(want(tmp_path / "m.gguf"))
+    assert found.kv_bytes_per_token == 0 and found.workspace_bytes_per_token > 0
+
+
+def test_a_model_with_one_that_drafts_for_it_takes_both() -> None:
+    both = MemoryEstimate(1000, 4.0, 100, 4096, 1.0, 50).beside(MemoryEstimate(10, 0.5, 1, 512, 0.25, 50))
+    assert both == MemoryEstimate(1010, 4.5, 101, 4096, 1.25, 50)
+
+
 def test_sizes_come_from_the_header(tiny_models: ModuleType, tmp_path: Path) -> None:
     path = header(tiny_models, tmp_path / "m.gguf", (tiny_models.U32, 2))
     found = estimate(want(path))
-    assert (found.weights_bytes, found.n_ctx_train) == (path.stat().st_size, 128)
+    assert (found.weights_bytes, found.n_ctx_train) == (0, 128)
     assert found.kv_bytes_per_token == 2 * 2 * (16 + 16) * 2
-    assert found.total_bytes(300) - found.total_bytes(200) == 100 * found.kv_bytes_per_token
+    assert found.total_bytes(64, 300) - found.total_bytes(64, 200) == 100 * found.kv_bytes_per_token
 
 
 def test_types_of_the_cache_are_the_engines(tiny_models: ModuleType, tmp_path: Path) -> None:
@@ -59,21 +112,3 @@ def test_what_are_no_numbers_of_heads_is_for_the_runner_to_refuse(
         content = (getattr(tiny_models, content[0]), content[1])
     path = header(tiny_models, tmp_path / "m.gguf", (getattr(tiny_models, kind), content))
     assert estimate(want(path)).kv_bytes_per_token > 0
-
-
-@pytest.mark.parametrize(
-    ("num_ctx", "num_parallel", "free", "expected"),
-    [
-        *((1000, 16, 10**9, 16_000), (1000, 1, 10**9, 1000), (9999, 2, 10**9, 8192)),
-        *((1000, 16, 26_000, 1500), (1000, 16, 3000, 1000), (1000, 16, 0, 1000)),
-    ],
-)
-def test_the_kv_cache_has_a_whole_context_and_what_a_share_of_memory_gives(
-    num_ctx: int, num_parallel: int, free: int, expected: int
-) -> None:
-    """1000 of weights, 1000 of workspace, 4 a token; trained for 4096."""
-    assert MemoryEstimate(1000, 4.0, 1000, 4096).num_kv(num_ctx, num_parallel, free) == expected
-
-
-def test_without_keys_and_values_there_is_nothing_to_share() -> None:
-    assert MemoryEstimate(1000, 0.0, 1000, 512).num_kv(512, 16, 10**9) == 512

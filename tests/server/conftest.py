@@ -22,6 +22,7 @@ import pytest
 
 from localllm.durations import NS_PER_S
 from localllm.scheduler import Scheduler
+from localllm.scheduler.budget import Budget
 from localllm.scheduler.memory import MemoryEstimate
 from localllm.server import Daemon, Settings, create_app
 from registry.create import ModelContents, ModelFacts, create_from_gguf
@@ -82,7 +83,8 @@ def no_pull(reference: str, cancel: threading.Event, access: Any) -> Iterator[Pr
 
 def fake_scheduler(**settings: Any) -> Scheduler:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    settings.setdefault("estimate", lambda want: MemoryEstimate(1000, 1.0, 0))
+    settings.setdefault("estimate", lambda want: MemoryEstimate(1000, 1.0, n_ctx_train=4096))
+    settings.setdefault("budget", Budget(lambda: 1 << 40, lambda: 1 << 40, lambda pid: 0))
     return Scheduler(command=[sys.executable, str(FAKE_RUNNER)], env=env, **settings)
 
 
