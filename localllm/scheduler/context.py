@@ -21,7 +21,7 @@ MIN_AUTOMATIC_CTX = 2048
 """A conversation in less is of little use: with less memory than that, a model is refused."""
 COMFORTABLE_CTX = 8192
 """A chosen context that is not cut for the sake of models that nobody uses now: they are unloaded instead."""
-KV_CACHE_SHARE = 0.25
+KV_CACHE_SHARE = 0.125
 """What of that memory the KV cache may take beyond one whole context: more prefixes to find again, and several long
 requests at the same time."""
 

@@ -90,7 +90,13 @@ def test_an_explicit_context_is_had_as_it_is_up_to_the_trained_one() -> None:
 
 @pytest.mark.parametrize(
     ("num_ctx", "num_parallel", "room", "expected"),
-    [(1000, 16, 10**9, 16_000), (1000, 1, 10**9, 1000), (1000, 16, 26_000, 1500), (1000, 16, 0, 1000)],
+    [
+        (1000, 16, 10**9, 16_000),
+        (1000, 1, 10**9, 1000),
+        (1000, 16, 26_000, 1000),
+        (1000, 16, 66_000, 2000),
+        (1000, 16, 0, 1000),
+    ],
 )
 def test_the_kv_cache_has_a_whole_context_and_what_a_share_of_memory_gives(
     num_ctx: int, num_parallel: int, room: int, expected: int
