@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from localllm.engine import KVCacheFullError, NoSlotError
 from localllm.messages import Levels, Message
-from localllm.runner.budget import Budget, Room
+from localllm.runner.budget import Budget, Part
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
 from localllm.runner.jobs import Jobs
@@ -173,7 +173,7 @@ class Batch:
         plan = Plan(self._decoding())
         job = self._jobs.next(is_nobody_else=not self._active and not self._waiting)
         if job is None or not plan.decoding or not self._jobs.has_turn():
-            plan.prompts = self._prompts(self._budget.room([share.part for share in plan.decoding]))
+            plan.prompts = self._prompts([share.part for share in plan.decoding])
         if plan.shares:
             self._evaluate(plan)
         self._remove_done()
@@ -224,12 +224,16 @@ class Batch:
                 n_left -= n
         return shares
 
-    def _prompts(self, room: Room) -> list[Share]:
-        """Whose prompts are evaluated in the next step, the most urgent ones first; who waits is admitted for that."""
+    def _prompts(self, decoding: list[Part]) -> list[Share]:
+        """Whose prompts are evaluated beside such rows, the most urgent ones first; who waits is admitted for that."""
         with self._changed:
             is_wanted = any(g.is_interactive for g in (*self._active, *self._waiting))
             waiting = [g for g in self._waiting if g.is_interactive or not is_wanted]
         begun = [g for g in self._active if not g.is_decoding]
+        if not (begun or waiting):
+            return []
+        n_prompts = len(begun) + min(len(waiting), self._n_parallel - len(self._active))
+        room = self._budget.room(decoding, n_prompts)
         shares: list[Share] = []
         is_open = not self._jobs.waits_for_room
         for generation in self._in_order(begun, waiting):

@@ -2,7 +2,8 @@
 
 Two bounds hold beside decoding. A step should end within a target time; and, since small models decode in a few
 milliseconds, it should take no more than STRETCH times as long as without prefill: who reads along notices a rhythm
-that breaks. Where a step without prefill is above the target by itself, prompts still get SHARE_AT_LEAST.
+that breaks. Where more prompts wait than answers run, it may take longer by as much: what delays a few brings many
+nearer. Where a step without prefill is above the target by itself, prompts still get SHARE_AT_LEAST.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROWS_ALONE = 16
 """Rows of prefill alone, at least: fewer would read the weights for next to nothing."""
 N_PROBES = 2
 """Steps without prefill, of each kind, that must have been measured before there are some with it."""
+PROBE_INTERVAL = 64
+"""Steps with prefill between two without: a machine is not equally fast at all times."""
 
 
 class Part(NamedTuple):
@@ -57,6 +60,7 @@ class Budget:
     def __init__(self, n_batch: int, target_s: float) -> None:
         self._n_batch = n_batch
         self._target_s = target_s
+        self._n_since_probe = 0
         self._decode = Costs((1, 4, 2000), (1, 0.4, 0.2), main=0)
         self._prefill = Costs((1, 16, 1000, 16000), (0.3, 1, 0.1, 0.5), main=1)
         self._hidden = Costs((1, 16, 1000, 16000), (0.3, 1, 0.1, 0.5), main=1)
@@ -65,14 +69,20 @@ class Budget:
         """What evaluating a prompt, or the rest of one, takes by itself."""
         return self._prefill.seconds(prefill_features([part], is_alone=True))
 
+    def _wants_probe(self, features: Sequence[float]) -> bool:
+        """Whether it should be measured what a step without prefill takes."""
+        return self._decode.n_alike(features) < N_PROBES or self._n_since_probe >= PROBE_INTERVAL
+
     def observe(self, decoding: Sequence[Part], prefilled: Sequence[Part], seconds: float) -> None:
         """Learn from a step of rows that decode and rows of prompts."""
         base_s = 0.0
         if decoding:
             features = decode_features(decoding)
             if not prefilled:
+                self._n_since_probe = 0
                 self._decode.observe(features, seconds)
                 return
+            self._n_since_probe += 1
             base_s = self._decode.seconds(features)
         self._prefill.observe(prefill_features(prefilled, not decoding), seconds - base_s, seconds)
 
@@ -80,30 +90,31 @@ class Budget:
         """Learn from a step for vectors."""
         self._hidden.observe(prefill_features(parts, is_alone=True), seconds)
 
-    def room(self, decoding: Sequence[Part]) -> Room:
-        """What there is room for in a step in which these rows decode."""
+    def room(self, decoding: Sequence[Part], n_prompts: int = 1) -> Room:
+        """What there is room for in a step in which these rows decode, while so many prompts wait for their end."""
         n_rows = self._n_batch - sum(n for _, n in decoding)
         if self._target_s <= 0 or n_rows <= 0:
             return Room(self._prefill, n_rows, inf, n_rows, not decoding)
         if not decoding:
             return self._room_alone(self._prefill)
         features = decode_features(decoding)
-        if self._decode.n_alike(features) < N_PROBES:
+        if self._wants_probe(features):
             return Room(self._prefill, 0, 0.0, 0, False)
-        return Room(self._prefill, n_rows, self._left_s(features), 1, False)
+        return Room(self._prefill, n_rows, self._left_s(features, n_prompts / len(decoding)), 1, False)
 
     def vector_rows(self, decoding: Sequence[Part], n_before: int) -> int:
         """Rows of the next step for vectors, which goes on after so many tokens of an input."""
         if not decoding or self._target_s <= 0:
             room = self._room_alone(self._hidden)
         else:
-            room = Room(self._hidden, self._n_batch, self._left_s(decode_features(decoding)), 1, True)
+            room = Room(self._hidden, self._n_batch, self._left_s(decode_features(decoding), 1), 1, True)
         return room.take(n_before, self._n_batch)
 
-    def _left_s(self, features: Sequence[float]) -> float:
-        """What may be added to a step in which rows decode."""
+    def _left_s(self, features: Sequence[float], n_waiting: float) -> float:
+        """What may be added to a step in which rows decode, where so many wait for each that does."""
         base_s = self._decode.seconds(features)
-        return max(min(self._target_s, STRETCH * base_s) - base_s, SHARE_AT_LEAST * base_s)
+        limit_s = base_s + (STRETCH - 1) * max(1.0, n_waiting) * base_s
+        return max(min(self._target_s, limit_s) - base_s, SHARE_AT_LEAST * base_s)
 
     def _room_alone(self, costs: Costs) -> Room:
         if self._target_s <= 0:
