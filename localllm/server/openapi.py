@@ -16,11 +16,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from localllm import __version__
-from localllm.server.binding import Bool, Type
+from localllm.server.binding import Bool, Struct, Type
 from localllm.server.describe import Description, described, description_of
 from localllm.server.errors import APIError, Refusal, Refusals, refusal
 from localllm.server.schema import Schema, schema_of
 from localllm.server.streaming import json_response
+from localllm.server.truncation import HEADER
 
 OPENAPI_VERSION = "3.1.0"
 JSON_TYPE = "application/json"
@@ -135,7 +136,11 @@ def _success(about: Description) -> Schema:
         content[JSON_TYPE] = {"schema": schema_of(about.answer)}
     if about.streams:
         content[about.streams] = {"schema": {}}
-    return {"description": "the answer", **({"content": content} if content else {})}
+    success: Schema = {"description": "the answer", **({"content": content} if content else {})}
+    if isinstance(about.answer, Struct) and "truncated" in about.answer.fields:
+        told = "what the model did not read of the request, such as `messages=3, tokens=512`; absent if it read all"
+        success["headers"] = {HEADER: {"description": told, "schema": {"type": "string"}}}
+    return success
 
 
 def _refusal(status: int, refuse: Refusal) -> Schema:

@@ -69,6 +69,17 @@ def test_an_operation() -> None:
     assert operation["tags"] == ["OpenAI"]
 
 
+def test_answers_that_may_tell_of_losses_have_the_header() -> None:
+    paths = document(ROUTES, REFUSALS)["paths"]
+    told = {
+        path
+        for path, methods in paths.items()
+        if "headers" in methods.get("post", {}).get("responses", {}).get("200", {})
+    }
+    assert {"/api/generate", "/api/chat", "/api/embed", "/v1/chat/completions", "/v1/responses", "/v1/messages"} <= told
+    assert "/api/show" not in told
+
+
 def test_dialects() -> None:
     assert [dialect_of(path) for path in ("/api/chat", "/v1/chat/completions", "/v1/messages/count_tokens")] == [
         *("Ollama", "OpenAI", "Anthropic")
