@@ -141,7 +141,7 @@ class Engine:
         disk = None
         if kv_disk_bytes and model_digest and not model.graph.is_bidirectional:
             settings = DiskSettings(cache_dir or default_cache_dir(), model_digest, kv_disk_bytes)
-            disk = DiskTier(settings, made, kv_cache_type)
+            disk = DiskTier(settings, made, kv_cache_type, n_pages)
         return cls(model, made, n_ctx=n_ctx, n_batch=n_batch, n_slots=n_slots, n_pages=n_pages, disk=disk)
 
     @property

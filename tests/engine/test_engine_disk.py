@@ -291,6 +291,7 @@ def test_pages_that_give_way_are_written_while_steps_run(
         answer(engine, ids(510, 1))
         assert engine.n_pages_evicted >= 9
         wait_for(lambda: engine.n_pages_written == 9)
+    with load(tmp_path) as engine:
         assert answer(engine, ids(300))[1] == 288
 
 

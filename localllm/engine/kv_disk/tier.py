@@ -29,7 +29,7 @@ MIN_PAGES = 4
 """Prefixes of fewer pages are computed faster than they are worth a file."""
 
 MAX_READ_BYTES = 512 << 20
-"""What was read for prompts that wait for their turn takes no more than this."""
+"""What was read for prompts that wait for their turn takes no more than this, nor than half of the KV cache."""
 
 
 class PageSource(Protocol):
@@ -59,12 +59,12 @@ class DiskTier:
     `added` and `removed` tell it what happens in the prefix tree.
     """
 
-    def __init__(self, settings: DiskSettings, source: PageSource, kv_cache_type: str) -> None:
+    def __init__(self, settings: DiskSettings, source: PageSource, kv_cache_type: str, n_pages: int) -> None:
         identity = identity_of(settings, source.kv_identity, kv_cache_type)
         self._root = identity.encode()
         self._source = source
         self._store = PageStore(settings, identity, source.page_bytes)
-        self._max_read = max(1, MAX_READ_BYTES // max(1, source.page_bytes))
+        self._max_read = max(1, min(MAX_READ_BYTES // max(1, source.page_bytes), n_pages // 2))
         self._read: weakref.WeakValueDictionary[bytes, ReadPage] = weakref.WeakValueDictionary()
         # Held while a page of the tree is copied, so that the tree cannot give it up meanwhile.
         self._lock = threading.RLock()
