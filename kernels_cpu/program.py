@@ -62,19 +62,22 @@ class TapeProgram:
         sizes: TapeSizes,
         n_threads: int,
         progress: Progress | None = None,
+        beside: TapeProgram | None = None,
     ) -> None:
-        """Lowers and compiles; `progress(done, total)` counts kernels that were not in the disk cache.
+        """Lowers and compiles; `progress(done, total)` counts kernels that were not in the disk cache. `beside` is a
+        program whose threads this one uses too: it must outlive this one, and the two never run at the same time.
 
         Raises: KernelError when something in the graph has no kernel.
         """
-        self._lowering = Lowering(graph, weights, sizes, n_threads)
+        self._owns_team = beside is None
+        self._team: Team = Team(n_threads) if beside is None else beside._team
+        self._lowering = Lowering(graph, weights, sizes, self._team.n_threads)
         self._plain = _Tape(self._lowering, progress)
         self._adapted: _Tape | None = None
         self._table: AdapterTable | None = None
         self._step = self._lowering.step
         self._base_bytes = weights.nbytes + self._lowering.kv_bytes + self._lowering.workspace_bytes
         self.kv_pages = KVPages(self._lowering.kv_layers())
-        self._team = Team(n_threads)
 
     @property
     def tape(self) -> npt.NDArray[np.int64]:
@@ -123,8 +126,9 @@ class TapeProgram:
         return self._adapted
 
     def close(self) -> None:
-        """End the threads."""
-        self._team.close()
+        """End the threads, unless they are another's."""
+        if self._owns_team:
+            self._team.close()
 
 
 def _floats(buffer: Buffer, n_cols: int) -> npt.NDArray[np.float32]:

@@ -101,6 +101,7 @@ class LoadRequest(Message):
     scheduler.
 
     `num_kv` is how many tokens the KV cache holds, for all requests together (0: `num_parallel` whole contexts).
+    `draft` is a smaller model of the same vocabulary that guesses what the model will say.
     """
 
     type = "load"
@@ -113,6 +114,7 @@ class LoadRequest(Message):
     kv_cache_type: str = "f16"
     num_parallel: int = 1
     cache_dir: str | None = None
+    draft: ModelSpec | None = field(default=None, metadata={"record": ModelSpec})
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("use_mmap", "boolean", None, "accepted; weights are always mapped"),
     Option("num_thread", "integer", 0, "threads; 0 is the number of physical cores", 0),
     Option("draft_num_predict", "integer", -1, "tokens guessed ahead at most; 0 is none, -1 as many as pay", -1),
+    Option("draft_model", "string", "", "a smaller model of the same vocabulary that guesses ahead; empty is none"),
     Option("num_keep", "integer", 4, "tokens kept at the front when the context is shifted or the prompt cut"),
     Option("num_predict", "integer", -1, "tokens to generate at most; negative is 10 x num_ctx"),
     Option("seed", "integer", -1, "seed of the draw; negative is random"),

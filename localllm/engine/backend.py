@@ -21,7 +21,8 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class BackendOptions:
     """What a backend is made for; the sizes are those of the engine. `with_adapters` is for preparing kernels alone:
-    a backend needs no such notice.
+    a backend needs no such notice. `beside` is a backend whose threads this one may use too: it is closed after this
+    one, and the two never run at the same time.
     """
 
     graph: Graph
@@ -35,6 +36,7 @@ class BackendOptions:
     model_digest: str | None
     on_progress: Progress | None
     with_adapters: bool = False
+    beside: Backend | None = None
 
 
 class Backend(Protocol):

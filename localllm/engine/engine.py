@@ -97,6 +97,7 @@ class Engine:
         kv_disk_bytes: int = 0,
         on_progress: Progress | None = None,
         backend: str = "tape",
+        beside: Engine | None = None,
     ) -> Engine:
         """Builds the model of a GGUF, which must stay open while the engine is used.
 
@@ -104,7 +105,8 @@ class Engine:
         may be open, `n_pages` the size of the KV cache in pages of 32 positions (default: enough for all slots at full
         length), `n_threads` 0 the number of physical cores, `kv_cache_type` a key of KV_ROUNDINGS. `cache_dir` and
         `model_digest` say where a backend may keep what it derives from the weights, and where pages of the KV cache
-        are kept for later, those of all models in at most `kv_disk_bytes` (0: none).
+        are kept for later, those of all models in at most `kv_disk_bytes` (0: none). `beside` is an engine whose
+        threads this one uses too: it is closed after this one, and the two never step at the same time.
 
         A model whose rows see what comes after them takes whole sequences and has no cache: there `n_batch` is at least
         `n_ctx`, and many sequences may be open.
@@ -136,6 +138,7 @@ class Engine:
             cache_dir=cache_dir,
             model_digest=model_digest,
             on_progress=on_progress,
+            beside=beside.backend if beside else None,
         )
         made = BACKENDS[backend](options)
         disk = None
@@ -313,8 +316,9 @@ class Engine:
             raise ValueError("step: expected at least one token an entry, got none")
         if not 0 <= _n_out(entry) <= len(entry.tokens):
             raise ValueError(f"step: expected logits of 0..{len(entry.tokens)} tokens, got {entry.logits}")
-        if not 0 <= entry.n_draft <= len(entry.tokens):
-            raise ValueError(f"step: expected a draft of 0..{len(entry.tokens)} tokens, got {entry.n_draft}")
+        n_most = entry.seq.n_draft + len(entry.tokens)
+        if not 0 <= entry.n_draft <= n_most:
+            raise ValueError(f"step: expected a draft of 0..{n_most} tokens, got {entry.n_draft}")
         if self.is_bidirectional and len(entry.seq):
             raise ValueError("step: expected a whole sequence, got the rest of one")
         if len(entry.adapters) > MAX_PER_ROW:

@@ -38,15 +38,18 @@ class Preparation:
             GGUFError, UnsupportedModelError: the model cannot be built.
         """
         gguf = open_gguf(paths)
-        sizes = {"n_ctx": 4096, "n_batch": 512, "n_slots": 5, "n_pages": 128, "n_threads": 0}
         options = BackendOptions(
             graph=build(gguf).graph,
+            n_ctx=4096,
+            n_batch=512,
+            n_slots=5,
+            n_pages=128,
+            n_threads=0,
             kv_cache_type=kv_cache_type,
             cache_dir=cache_dir,
             model_digest=digest,
             on_progress=on_progress,
             with_adapters=with_adapters,
-            **sizes,
         )
         return cls(gguf, options)
 

@@ -72,6 +72,11 @@ class Sequence:
         return len(self._tokens)
 
     @property
+    def n_draft(self) -> int:
+        """How many of the last tokens are a draft."""
+        return self._n_draft
+
+    @property
     def is_open(self) -> bool:
         return self._is_open
 
@@ -146,7 +151,7 @@ class Sequence:
         self._n_held = n_kept
 
     def extend(self, tokens: list[int], n_draft: int = 0) -> None:
-        """Notes tokens whose keys and values have been written; the last `n_draft` are a draft, none before them is."""
+        """Notes tokens whose keys and values have been written; the last `n_draft` of all are a draft."""
         self._tokens.extend(tokens)
         self._n_draft = n_draft
         self._note_full_pages()
@@ -182,8 +187,8 @@ class Sequence:
 class Entry:
     """A sequence's part in a step: ids to be appended, which of their logits are wanted, and the adapters in force.
 
-    The latter are places that `Engine.load_adapter` gave, at most MAX_PER_ROW, each with a scale. The last `n_draft`
-    ids are a draft: the sequence must be truncated to what is accepted before others may see them.
+    The latter are places that `Engine.load_adapter` gave, at most MAX_PER_ROW, each with a scale. After it the last
+    `n_draft` tokens of the sequence are a draft: it must be truncated to what is accepted before others may see them.
     """
 
     seq: Sequence

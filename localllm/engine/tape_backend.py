@@ -56,12 +56,13 @@ class TapeBackend:
         sizes = _sizes(options)
         report = options.on_progress or (lambda status, done, total: None)
         self._targets = targets(options.graph)
-        self._program = TapeProgram(
+        self._program: TapeProgram = TapeProgram(
             options.graph,
             packed_weights(options),
             sizes,
             options.n_threads or default_threads(),
             lambda done, total: report("compiling kernels", done, total),
+            options.beside._program if isinstance(options.beside, TapeBackend) else None,
         )
         give_back_code()  # the compiler, which nobody needs any more, and what only importing took
 

@@ -20,7 +20,7 @@ from localllm.runner.jobs import Jobs
 from localllm.runner.meter import Meter
 from localllm.runner.planning import Order, Plan, Share, is_about_to_be_known
 from localllm.runner.sequences import SequenceLike
-from localllm.runner.speculation import Speculation
+from localllm.runner.speculation import DraftEngine, DraftModel, Speculation
 from localllm.runner.vectors import VectorJob
 
 DEFAULT_TARGET_S = 0.1
@@ -76,7 +76,8 @@ class Batch:
 
     A request is admitted when there is time for its prompt, not before: so it finds in the KV cache what others have
     evaluated meanwhile. Where a step does not fit the KV cache, the one that arrived last is paused, and goes on when
-    there is room again: so the one that arrived first always ends. `target_s` and `clock` are those of a Budget.
+    there is room again: so the one that arrived first always ends. `target_s` and `clock` are those of a Budget,
+    `draft` is a draft model's.
     """
 
     def __init__(
@@ -86,13 +87,14 @@ class Batch:
         send: Callable[[Message], None],
         target_s: float = DEFAULT_TARGET_S,
         clock: Callable[[], float] = time.perf_counter,
+        draft: DraftEngine | None = None,
     ) -> None:
         self._engine = engine
         self._n_parallel = n_parallel
         self._send = send
         self._clock = clock
         self._meter = Meter(send)
-        self._speculation = Speculation()
+        self._speculation = Speculation(DraftModel(draft, engine.n_vocab, clock) if draft else None, clock)
         self._budget = Budget(engine.n_batch, target_s)
         self._order = Order(self._budget.prefill_s, clock)
         self._n_evicted = self._n_prefill_rows = 0

@@ -110,14 +110,18 @@ class Generation:
         return self._generated
 
     @property
+    def n_left(self) -> int:
+        """How many more tokens its answer may have."""
+        return self._limit - len(self._generated)
+
+    @property
     def n_draft_at_most(self) -> int:
         """How many tokens may be guessed now: no more than the request permits and the next step could lead to."""
         assert self.seq is not None
         permitted = self._request.options.get("draft_num_predict", -1)
         n_rows = MAX_DECODED - len(self.pending)
-        n_left = self._limit - len(self._generated) - 1
         n_room = self._n_ctx - len(self.seq) - len(self.pending)
-        return max(0, min(n_rows, n_left, n_room, n_rows if permitted < 0 else permitted))
+        return max(0, min(n_rows, self.n_left - 1, n_room, n_rows if permitted < 0 else permitted))
 
     @property
     def has_started(self) -> bool:
@@ -292,9 +296,8 @@ class Generation:
 
     def _n_forced_at_most(self) -> int:
         assert self.seq is not None
-        n_left = self._limit - len(self._generated)
         n_evaluated = len(self.seq) - self._n_unsure
-        return min(MAX_DECODED - 1, n_left, self._n_ctx - n_evaluated - len(self.pending))
+        return min(MAX_DECODED - 1, self.n_left, self._n_ctx - n_evaluated - len(self.pending))
 
     def _add(self, token: int, entry: LogprobEntry | None = None) -> None:
         """Take a token of the answer and show what can be shown; it is evaluated next, unless this was the end."""

@@ -17,6 +17,7 @@ from localllm.messages import LoadRequest, Message, Progress, Ready
 from localllm.models import check_architecture
 from localllm.runner.adapters import Adapters
 from localllm.runner.batch import EngineLike
+from localllm.runner.draft import Draft, load_draft
 from localllm.runner.outbox import Outbox
 from localllm.runner.templates import Templates
 from localllm.tokenizer import Tokenizer, load_tokenizer
@@ -36,7 +37,8 @@ class Model:
     """A loaded model. `name` is for messages to people; `gguf` stays open as long as the engine is used, to which
     `adapters` belong.
 
-    `rank_template` and `separates` say how a query and a document are put together: see VectorModel.
+    `draft` guesses what it will say. `rank_template` and `separates` say how a query and a document are put together:
+    see VectorModel.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Model:
     rank_template: str | None = None
     separates: bool = False
     adapters: Adapters | None = None
+    draft: Draft | None = None
 
 
 def load_model(request: LoadRequest, outbox: Outbox) -> Model:
@@ -70,6 +73,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
     n_ctx = choose_n_ctx(request.num_ctx, n_ctx_train)
     n_parallel, n_threads = max(1, request.num_parallel), choose_n_threads(request.num_thread)
     is_for_vectors = f"{gguf.architecture}.pooling_type" in gguf.metadata
+    report = Reporter(outbox.send)
     engine = Engine.load(
         gguf,
         n_ctx=n_ctx,
@@ -81,17 +85,18 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         cache_dir=cache_dir,
         model_digest=spec.model_digest,
         kv_disk_bytes=0 if is_for_vectors else env.kv_disk(),
-        on_progress=Reporter(outbox.send),
+        on_progress=report,
     )
     adapters = Adapters(engine, spec.adapters)
     if spec.adapters:
         outbox.send(Progress("loading adapters"))
         adapters.acquire(None).release()  # so that the first request finds them, and errors are those of loading
     gguf.drop_pages()
+    draft = load_draft(request, request.draft, gguf, engine, cache_dir, report) if request.draft else None
     ready = Ready(
         n_ctx,
         n_ctx_train,
-        engine.memory_bytes,
+        engine.memory_bytes + (draft.engine.memory_bytes if draft else 0),
         _capabilities(gguf, engine, tokenizer, templates),
         n_threads,
         engine.n_batch,
@@ -108,6 +113,7 @@ def load_model(request: LoadRequest, outbox: Outbox) -> Model:
         rank_template if isinstance(rank_template, str) else None,
         gguf.get("tokenizer.ggml.add_sep_token", bool, False),
         adapters,
+        draft,
     )
 
 

@@ -109,7 +109,9 @@ class Service:
             self._outbox.close()
             self._exit_process(1)
             return
-        batch = Batch(model.engine, model.n_parallel, self._outbox.send, env.tbt_target_ms() / 1000)
+        draft = model.draft.engine if model.draft else None
+        target_s = env.tbt_target_ms() / 1000
+        batch = Batch(model.engine, model.n_parallel, self._outbox.send, target_s, draft=draft)
         with self._lock:
             self._batch, self._engine = batch, model.engine
         self._outbox.send(model.ready)

@@ -7,7 +7,7 @@ allocates (`kernels_cpu/tape.py`) closely enough to be within some percent, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,10 @@ class MemoryEstimate:
 
 
 def estimate(want: LoadRequest) -> MemoryEstimate:
-    """The estimate for a model; reads the headers of its files. Raises: GGUFError, OSError."""
+    """The estimate for a model, with its draft model; reads the headers of their files. Raises: GGUFError, OSError."""
+    if want.draft is not None:
+        alone = replace(want, draft=None)
+        return estimate(alone).beside(estimate(replace(alone, model=want.draft)))
     adapters_bytes = sum(Path(str(adapter["path"])).stat().st_size for adapter in want.model.adapters)
     headers = open_parts([Path(path) for path in want.model.model_paths])
     try:

@@ -216,7 +216,13 @@ class Resident:
             and num_thread in (0, self.want.num_thread, self.ready.n_threads)
             and want.num_batch <= max(self.want.num_batch, self.ready.n_batch)
             and want.kv_cache_type == self.want.kv_cache_type
+            and self._drafts(want)
         )
+
+    def _drafts(self, want: LoadRequest) -> bool:
+        """Whether it has the draft model that is wanted; one that nobody asks for does no harm."""
+        loaded = self.want.draft
+        return want.draft is None or (loaded is not None and loaded.model_digest == want.draft.model_digest)
 
     def open_stream(self, request: Message) -> "asyncio.Queue[Message | LocalLLMError]":
         """Send a request (with an `id`) and return where its messages arrive, until `close_stream`."""

@@ -15,7 +15,7 @@ from localllm.durations import parse_keep_alive
 from localllm.messages import Chunk, Done, GenerateRequest, LoadRequest, Message, Prefill, Rendered
 from localllm.options import resolve as resolve_options
 from localllm.scheduler.resident import model_key
-from localllm.server import adapters, lookup
+from localllm.server import adapters, drafts, lookup
 from localllm.server.binding import Anything, Bool, Int, Judged, List, Map, String, Type
 from localllm.server.capabilities import capabilities_of
 from localllm.server.daemon import Daemon
@@ -104,7 +104,8 @@ async def begin(daemon: Daemon, body: dict[str, Any]) -> Asked:
     options = resolve_options(model.params, body["options"] or {})
     keep_alive_ns = daemon.settings.keep_alive_ns if body["keep_alive"] is None else body["keep_alive"]
     lora = await adapters.adapters_of(daemon, model, body.get("lora"))
-    return Asked(daemon, body, model, options, load_request(daemon, model, options), keep_alive_ns, started_ns, lora)
+    want = replace(load_request(daemon, model, options), draft=await drafts.draft_of(daemon, model, options))
+    return Asked(daemon, body, model, options, want, keep_alive_ns, started_ns, lora)
 
 
 def load_request(daemon: Daemon, model: ResolvedModel, options: dict[str, Any]) -> LoadRequest:

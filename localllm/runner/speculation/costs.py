@@ -27,6 +27,15 @@ class StepCosts:
         i, share = _place(n_rows)
         return self._costs[i] + share * (self._costs[i + 1] - self._costs[i])
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any step was measured."""
+        return self._unit_s > 0
+
+    def seconds(self, n_rows: int) -> float:
+        """The time that a step of so many rows takes now; 0 where none was measured."""
+        return self.of(n_rows) * self._unit_s
+
     def note(self, n_rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
         expected = self.of(n_rows)

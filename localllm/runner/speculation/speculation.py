@@ -9,26 +9,35 @@ from collections.abc import Callable, Iterator, Sequence
 
 from localllm.runner.generation import Generation
 from localllm.runner.speculation.costs import StepCosts
+from localllm.runner.speculation.draft_model import DraftModel, Guess
 from localllm.runner.speculation.lengths import best_lengths
 from localllm.runner.speculation.lookup import Lookup
+from localllm.runner.speculation.worth import Worth
 
-# Rows of drafts in a step: from there on another one costs what it brings.
-MAX_DRAFT_ROWS = 64
+# Rows of drafts in a step: from there on another one costs what it brings, and its logits take memory.
+MAX_DRAFT_ROWS = 32
 
 
 class Speculation:
-    """The drafts of a model's requests. Only the thread of the steps uses it; `clock` gives seconds."""
+    """The drafts of a model's requests, from their own tokens and by a draft model, if there is one.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    Only the thread of the steps uses it; `clock` gives seconds.
+    """
+
+    def __init__(self, draft_model: DraftModel | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._costs = StepCosts()
         self._lookups: weakref.WeakKeyDictionary[Generation, Lookup] = weakref.WeakKeyDictionary()
+        self._draft_model = draft_model
+        self._worth = Worth(draft_model, self._costs) if draft_model else None
 
     def draft(self, decoding: Sequence[Generation], n_rows: int) -> None:
         """Before a step: let the requests in it that decode guess, so that it has at most `n_rows` rows of theirs."""
         for generation in decoding:
             generation.drop_guesses()
-        guesses = [self._guess(generation) for generation in decoding]
+        guesses = [self._looked_up(generation) for generation in decoding]
+        if self._draft_model and self._worth:
+            self._ask_draft_model(self._draft_model, self._worth, decoding, guesses)
         if not any(tokens for tokens, _ in guesses):
             return
         n_certain = sum(len(generation.pending) for generation in decoding)
@@ -37,7 +46,7 @@ class Speculation:
         for generation, (tokens, _), n in zip(decoding, guesses, lengths, strict=True):
             generation.guess(tokens[:n])
 
-    def _guess(self, generation: Generation) -> tuple[list[int], list[float]]:
+    def _looked_up(self, generation: Generation) -> Guess:
         """The longest draft that could be evaluated, and the chances of its beginnings."""
         if not generation.n_draft_at_most:
             return [], []
@@ -47,6 +56,19 @@ class Speculation:
         for token in generation.generated[len(lookup) - len(generation.prompt.tokens) :]:
             lookup.add(token)
         return lookup.guess(generation.n_draft_at_most)
+
+    def _ask_draft_model(
+        self, model: DraftModel, worth: Worth, decoding: Sequence[Generation], guesses: list[Guess]
+    ) -> None:
+        """Put what the draft model foretells in place of guesses that promise less."""
+        model.keep(decoding)
+        asking = [g for g, (_, chances) in zip(decoding, guesses, strict=True) if worth.asking(g, sum(chances))]
+        if not asking or not (n := worth.n_tokens(len(asking))):
+            return
+        foretold = model.guess(asking, n)
+        for i, generation in enumerate(decoding):
+            if generation in foretold and sum(foretold[generation][1]) > sum(guesses[i][1]):
+                guesses[i] = foretold[generation]
 
     @contextlib.contextmanager
     def timing(self, planned: Sequence[tuple[Generation, int]]) -> Iterator[None]:
