@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from localllm.messages import Chunk, Done, Message, Prefill
 from localllm.runner.generation import Generation
-from localllm.runner.speculation import Speculation
+from localllm.runner.speculation import DraftModel, Speculation
+from localllm.runner.speculation.costs import StepCosts
+from localllm.runner.speculation.worth import Worth
 
 SCHEMA = {
     "type": "object",
@@ -79,6 +81,19 @@ def random_logits(runner: Any) -> Any:
     return logits_of
 
 
+def drafting(runner: Any, faults: float, **sizes: int) -> Speculation:
+    """With a draft model whose steps take no time, so that it pays; some of its logits are others."""
+    engine = runner.engine
+
+    def logits_of(tokens: Sequence[int]) -> np.ndarray:
+        random = np.random.default_rng([5, *tokens[-4:]])
+        return np.roll(engine.logits_of(tokens), int(random.random() < faults)).astype(np.float32)
+
+    settings = {"n_ctx": 4096, "n_batch": 128, "n_slots": 4, "n_tokens": 4096} | sizes
+    runner.draft = type(engine)(engine.n_vocab, logits_of, **settings)
+    return Speculation(DraftModel(runner.draft, engine.n_vocab, engine.clock), engine.clock)
+
+
 class Run:
     """The requests of one case, submitted together; others come and go at the given steps."""
 
@@ -88,7 +103,7 @@ class Run:
     def __call__(self, speculation: Any) -> tuple[dict[str, list[Message]], dict[str, list[int]], list[Any]]:
         runner = self.make(n_parallel=len(self.requests) + 1, **self.sizes)
         runner.engine.logits_of = random_logits(runner)
-        runner.batch._speculation = speculation
+        runner.batch._speculation = speculation(runner) if callable(speculation) else speculation
         ids = [runner.submit("go<|assistant|>", **fields) for fields in self.requests]
         generations = {g.id: g for g in runner.batch._waiting}
         for step in range(2000):
@@ -130,7 +145,9 @@ def test_nothing_tells_that_tokens_were_guessed(script_runner: Any, data: st.Dat
     run = Run(script_runner, requests, data.draw(st.frozensets(st.integers(1, 20), max_size=2)), n_ctx=n_ctx)
     messages, tokens, held = run(NoGuesses())
     guesses = Guesses(tokens, data.draw(st.integers(0, 99)), data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])))
-    for speculation in (guesses, Speculation()):
+    faults = data.draw(st.sampled_from([0.0, 0.3, 1.0]))
+    sizes = data.draw(st.sampled_from([{}, {"n_ctx": 30}, {"n_tokens": 40}, {"n_slots": 1}]))
+    for speculation in (guesses, Speculation(), lambda runner: drafting(runner, faults, **sizes)):
         found_messages, found_tokens, found_held = run(speculation)
         assert found_tokens == tokens
         assert found_messages == messages
@@ -203,3 +220,43 @@ def test_an_error_among_the_guesses_ends_one_request(script_runner: Any) -> None
     assert runner.result(failing).error.kind == "SamplingError"
     assert runner.result(fine).text == ("abcdef" * 34)[:200]
     assert len("".join(runner.result(failing).pieces)) == 2 * 119
+
+
+def test_a_draft_model_that_knows_saves_steps_and_gives_back_what_it_holds(script_runner: Any) -> None:
+    options = {"num_predict": 60, "draft_num_predict": -1, "temperature": 0, "ignore_eos": True}
+    _, tokens, _ = Run(script_runner, [{"options": options}], frozenset())(NoGuesses())
+    runner = script_runner(n_parallel=2)
+    runner.engine.logits_of = random_logits(runner)
+    runner.batch._speculation = drafting(runner, 0.0)
+    runner.submit("go<|assistant|>", options=options)
+    (generation,) = runner.batch._waiting
+    runner.run()
+    assert list(generation.generated) == tokens["1"]
+    assert len(runner.engine.steps) < 30
+    assert generation.n_accepted >= 30
+    runner.generate("go<|assistant|>", options={"num_predict": 3})
+    assert runner.draft.open_sequences == []
+
+
+def test_a_draft_model_that_is_never_right_is_asked_no_more(script_runner: Any) -> None:
+    runner = script_runner()
+    runner.engine.logits_of = random_logits(runner)
+    runner.batch._speculation = drafting(runner, 1.0)
+    options = {"num_predict": 600, "draft_num_predict": -1, "temperature": 1, "top_k": 0, "ignore_eos": True}
+    runner.generate("go<|assistant|>", options=options)
+    assert 0 < len(runner.draft.steps) < 150
+    asked_late = [step for step in runner.draft.steps[-40:] if len(step[0][0].tokens) == 0]
+    assert asked_late == []
+
+
+@pytest.mark.parametrize("share, is_asked", [(2.0, False), (0.9, False), (0.1, True)])
+def test_a_draft_model_is_asked_for_what_pays(script_runner: Any, share: float, is_asked: bool) -> None:
+    """One as slow as the model itself never pays, one of little cost does where half its tokens come."""
+    costs = StepCosts()
+    costs.note(1, 0.01)
+    model = DraftModel(script_runner().engine, 10)
+    model.costs.note(1, 0.01 * share)
+    worth = Worth(model, costs)
+    n = worth.n_tokens(1)
+    assert (n > 0) == is_asked
+    assert 0 <= n <= 16

@@ -13,6 +13,8 @@ SPEED_RATE = 0.25
 COST_RATE = 0.05
 # One time says no more than that the cost is so many times another.
 MAX_RATIO = 2.0
+# No step takes less; a clock may show less.
+MIN_S = 1e-6
 
 
 class StepCosts:
@@ -38,6 +40,7 @@ class StepCosts:
 
     def note(self, n_rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
+        seconds = max(seconds, MIN_S)
         expected = self.of(n_rows)
         if not self._unit_s:
             self._unit_s = seconds / expected
