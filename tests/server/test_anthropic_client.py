@@ -46,6 +46,14 @@ def test_stream(client: Any) -> None:
     assert (message.usage.input_tokens, message.usage.output_tokens) == (4, 4)
 
 
+def test_tokens_of_the_cache(client: Any) -> None:
+    with client.messages.stream(**asked("one !cached:1 !lost:3,512")) as stream:
+        message = stream.get_final_message()
+        assert stream.response.headers["x-localllm-truncated"] == "messages=3, tokens=512"
+    for usage in (message.usage, client.messages.create(**asked("one !cached:1 two")).usage):
+        assert (usage.input_tokens, usage.cache_read_input_tokens) == (2, 1)
+
+
 def test_raw_events(client: Any) -> None:
     types = [event.type for event in client.messages.create(**asked("one", stream=True))]
     assert types == [

@@ -41,6 +41,8 @@ def test_generate(client: ollama.Client) -> None:
     assert [part.response for part in parts] == ["one ", "two ", ""] and parts[-1].done
     assert client.generate("m").done_reason == "load" and client.generate("m", keep_alive=0).done_reason == "unload"
     assert client.generate("m", "one", raw=True).context is None
+    asked = json.loads(client.generate("m", "!request").response)
+    assert asked["truncate"] is None and asked["shift"] is True  # this client says neither
 
 
 def test_chat_with_a_function_as_a_tool(client: ollama.Client) -> None:

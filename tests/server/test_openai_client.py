@@ -70,6 +70,22 @@ def test_a_stream_of_a_chat(client: Any) -> None:
     assert final.choices[0].finish_reason == "tool_calls"
 
 
+def test_what_a_prompt_lost_and_what_was_cached(client: Any) -> None:
+    told = client.chat.completions.with_raw_response.create(model="m", messages=user("one !lost:3,512 !cached:2"))
+    answer = told.parse()
+    assert told.headers["x-localllm-truncated"] == "messages=3, tokens=512"
+    assert answer.truncated == {"messages": 3, "tokens": 512, "shifted": 0}
+    assert answer.usage.prompt_tokens_details.cached_tokens == 2
+    assert client.responses.create(model="m", input="one !cached:2").usage.input_tokens_details.cached_tokens == 2
+    asked = {"stream_options": {"include_usage": True}, "extra_body": {"return_progress": True}}
+    chunks = list(client.completions.create(model="m", prompt="one !cached:2", stream=True, **asked))
+    assert chunks[0].prompt_progress == {"total": 2, "cache": 2, "processed": 2, "time_ms": 0.0}
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens == 2
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="m", prompt="!error:ContextLengthError")
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_a_round_of_tools(client: Any) -> None:
     messages: list[Any] = user("!call")
     said = client.chat.completions.create(model="m", messages=messages, tools=[TOOL], tool_choice="auto")
