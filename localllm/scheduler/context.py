@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from localllm.scheduler.memory import MemoryEstimate
 
+PAGE_POSITIONS = 32
 CONTEXT_SHARE = 0.5
 """What of the memory beside weights and workspace a chosen context may take."""
 MAX_AUTOMATIC_CTX = 32768
@@ -19,7 +20,7 @@ MAX_AUTOMATIC_CTX = 32768
 models."""
 MIN_AUTOMATIC_CTX = 2048
 """A conversation in less is of little use: with less memory than that, a model is refused."""
-COMFORTABLE_CTX = 8192
+COMFORTABLE_CTX = 4096
 """A chosen context that is not cut for the sake of models that nobody uses now: they are unloaded instead."""
 KV_CACHE_SHARE = 0.125
 """What of that memory the KV cache may take beyond one whole context: more prefixes to find again, and several long
@@ -85,9 +86,9 @@ def pool_size(cost: MemoryEstimate, num_ctx: int, num_parallel: int, room_bytes:
 
 
 def longest_fitting(cost: MemoryEstimate, room_bytes: int) -> int:
-    """The longest context that memory has room for, 0 for none."""
+    """The longest context that memory has room for, in whole pages of the KV cache; 0 for none."""
     left = room_bytes - cost.fixed_bytes
     if left < 0:
         return 0
     most = int(left / cost.bytes_per_token) if cost.bytes_per_token else cost.n_ctx_train
-    return cost.capped(most)
+    return cost.capped(most // PAGE_POSITIONS * PAGE_POSITIONS)

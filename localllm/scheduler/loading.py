@@ -242,14 +242,14 @@ class Loading:
     def _refusal(self, wish: ContextWish, cost: MemoryEstimate) -> MemoryLimitError:
         room, num_ctx = self._room_alone(), context.shortest_ctx(wish, cost)
         needed = cost.total_bytes(num_ctx, num_ctx)
-        held = ", ".join(f"{one.want.model.name} {_gib(one.promised_bytes)}" for one in self._residents)
+        held = ", ".join(f"{one.want.model.name} {_size(one.promised_bytes)}" for one in self._residents)
+        kv_bytes = int(num_ctx * cost.kv_bytes_per_token)
         text = (
-            f"model requires more system memory ({_gib(needed)}) than is available ({_gib(room)}): "
-            f"weights {_gib(cost.weights_bytes)}, KV cache for {num_ctx} tokens "
-            f"{_gib(int(num_ctx * cost.kv_bytes_per_token))}, workspace "
-            f"{_gib(needed - cost.weights_bytes - int(num_ctx * cost.kv_bytes_per_token))}; all models may take "
-            f"{_gib(self._rules.budget.total_bytes())}" + (f", in memory now: {held}" if held else "")
-        )
+            f"model requires more system memory ({_size(needed)}) than is available ({_size(room)}): "
+            f"weights {_size(cost.weights_bytes)}, KV cache for {num_ctx} tokens {_size(kv_bytes)}, "
+            f"workspace {_size(needed - cost.weights_bytes - kv_bytes)}; "
+            f"all models may take {_size(self._rules.budget.total_bytes())}"
+        ) + (f", in memory now: {held}" if held else "")
         longest = context.longest_fitting(cost, room)
         if not wish.is_automatic and longest > 0:
             return ContextMemoryError(
@@ -263,5 +263,5 @@ class Loading:
         )
 
 
-def _gib(n_bytes: int) -> str:
-    return f"{n_bytes / (1 << 30):.1f} GiB"
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 30):.1f} GiB" if abs(n_bytes) >= 1 << 30 else f"{n_bytes / (1 << 20):.0f} MiB"

@@ -88,7 +88,7 @@ async def test_what_cannot_be_held_is_refused_with_the_numbers_and_costs_nobody_
             await scheduler.lease(want("b", num_ctx=10_000), FOREVER_NS)
         assert str(caught.value) == (
             "model requires more system memory (14.3 GiB) than is available (10.0 GiB): weights 4.0 GiB, KV cache for "
-            "10000 tokens 9.8 GiB, workspace 0.5 GiB; all models may take 10.0 GiB, in memory now: a 5.5 GiB; "
+            "10000 tokens 9.8 GiB, workspace 512 MiB; all models may take 10.0 GiB, in memory now: a 5.5 GiB; "
             "the largest num_ctx that fits is 5632"
         )
         assert await text_of(scheduler, want("a", num_ctx=1024), ask("!pid")) == pid
@@ -109,16 +109,16 @@ async def test_without_a_wish_it_is_the_model_that_is_too_large(make_scheduler: 
 
 
 async def test_an_automatic_context_is_what_memory_suggests(make_scheduler: Make, want: Want) -> None:
-    async with started(make_scheduler(**memory_of(41_000))) as scheduler:
-        assert await scheduler.default_ctx(want("a", num_ctx=0)) == 16_384
+    async with started(make_scheduler(**memory_of(26_000))) as scheduler:
+        assert await scheduler.default_ctx(want("a", num_ctx=0)) == 12_288
         (await scheduler.lease(want("a", num_ctx=0), FOREVER_NS)).release()
         # The cache of the first holds what it was promised; the second adapts rather than that a model goes.
-        assert await scheduler.default_ctx(want("b", num_ctx=0)) == 8192
+        assert await scheduler.default_ctx(want("b", num_ctx=0)) == 4096
         (await scheduler.lease(want("b", num_ctx=0), FOREVER_NS)).release()
-        assert loaded(scheduler) == {"a": 16_384, "b": 8192}
+        assert loaded(scheduler) == {"a": 12_288, "b": 4096}
         # The third would have too little; of the two that are idle the one used longest ago goes.
         (await scheduler.lease(want("c", num_ctx=0), FOREVER_NS)).release()
-        assert loaded(scheduler) == {"b": 8192, "c": 12_288}
+        assert loaded(scheduler) == {"b": 4096, "c": 8192}
 
 
 async def test_beside_busy_models_an_automatic_context_is_shorter_and_else_it_waits(
