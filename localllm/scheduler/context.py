@@ -10,14 +10,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from localllm.scheduler.memory import MemoryEstimate
+from localllm.scheduler.memory import MAX_AUTOMATIC_CTX, MemoryEstimate
 
 PAGE_POSITIONS = 32
 CONTEXT_SHARE = 0.5
 """What of the memory beside weights and workspace a chosen context may take."""
-MAX_AUTOMATIC_CTX = 32768
-"""Longer contexts are for who asks for them: on a CPU such a prompt takes minutes, and memory is better kept for other
-models."""
 MIN_AUTOMATIC_CTX = 2048
 """A conversation in less is of little use: with less memory than that, a model is refused."""
 COMFORTABLE_CTX = 4096

@@ -153,9 +153,8 @@ class Loading:
         tally = self._tallies.of(name)
         tally.loads += 1
         tally.load_s.observe(time.monotonic() - started_s)
-        logger.info(
-            *("loaded %s: context %d, KV cache of %d tokens", name, resident.ready.n_ctx, resident.want.num_kv),
-        )
+        sizes = resident.ready.n_ctx, resident.want.num_kv, resident.pid
+        logger.info("loaded %s: context %d, KV cache of %d tokens, runner %d", name, *sizes)
 
     def _fail(self, want: LoadRequest, error: LocalLLMError) -> None:
         self._tallies.of(want.model.name).load_failures += not isinstance(error, ServerBusyError)

@@ -6,6 +6,7 @@ allocates (`kernels_cpu/tape.py`) closely enough to be within some percent, and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -26,6 +27,9 @@ NEAR_AND_FAR = frozenset(("gemma3", "gemma-embedding"))
 NORMED_TWICE = frozenset(("gemma2", "gemma3", "gemma-embedding"))
 """Architectures whose sums wait for the norm of what is added."""
 
+MAX_AUTOMATIC_CTX = 32768
+"""Longer contexts are for who asks for them: on a CPU such a prompt takes minutes, and memory is better kept for other
+models."""
 PROCESS_BYTES = 80 << 20
 """A runner with an empty model: interpreter, libraries, compiled kernels."""
 DEFAULT_NUM_BATCH = 512
@@ -87,9 +91,11 @@ def estimate(want: LoadRequest) -> MemoryEstimate:
 
 def _of_sizes(sizes: _Sizes, weights_bytes: int, want: LoadRequest) -> MemoryEstimate:
     is_encoder = sizes.arch in ENCODERS
-    n_rows = max(want.num_parallel, want.num_batch or DEFAULT_NUM_BATCH)
+    n_ctx = min(want.num_ctx or MAX_AUTOMATIC_CTX, sizes.n_ctx_train or MAX_AUTOMATIC_CTX)
+    n_rows = max(want.num_parallel, min(want.num_batch or DEFAULT_NUM_BATCH, n_ctx))
     fixed = sizes.n_outputs(want.num_parallel) * sizes.output_row_bytes
-    fixed += (want.num_thread or psutil.cpu_count(logical=False) or 1) * sizes.thread_bytes
+    n_threads = min(want.num_thread or psutil.cpu_count(logical=False) or 1, os.cpu_count() or 1)
+    fixed += n_threads * sizes.thread_bytes
     return MemoryEstimate(
         weights_bytes,
         0.0 if is_encoder else sizes.kv_values * KV_BYTES_PER_VALUE[want.kv_cache_type],

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from localllm.scheduler import context
 from localllm.scheduler.context import ContextSize, ContextWish, automatic_ctx, fit, longest_fitting, pool_size, steps
-from localllm.scheduler.memory import MemoryEstimate
+from localllm.scheduler.memory import MAX_AUTOMATIC_CTX, MemoryEstimate
 
 AUTOMATIC = ContextWish(0, is_automatic=True)
 MB, GB = 1 << 20, 1 << 30
@@ -46,14 +46,14 @@ def test_the_context_that_is_chosen(cost: MemoryEstimate, room: int, chosen: int
 @given(estimates, rooms)
 def test_what_is_chosen_takes_its_share_at_most_unless_it_is_the_least(cost: MemoryEstimate, room: int) -> None:
     chosen = automatic_ctx(cost, room)
-    assert 1 <= chosen <= (cost.n_ctx_train or chosen) and chosen <= context.MAX_AUTOMATIC_CTX
+    assert 1 <= chosen <= (cost.n_ctx_train or chosen) and chosen <= MAX_AUTOMATIC_CTX
     if chosen > min(2048, cost.n_ctx_train or 2048):
         assert chosen * cost.bytes_per_token <= context.CONTEXT_SHARE * (room - cost.fixed_bytes)
 
 
 @given(estimates, rooms, st.floats(0.99, 1.01))
 def test_a_little_more_or_less_memory_is_one_step_at_most(cost: MemoryEstimate, room: int, factor: float) -> None:
-    lengths = steps(cost.capped(context.MAX_AUTOMATIC_CTX))
+    lengths = steps(cost.capped(MAX_AUTOMATIC_CTX))
     left = max(0, room - cost.fixed_bytes)
     one, other = (automatic_ctx(cost, cost.fixed_bytes + int(n)) for n in (left, left * factor))
     assert one == other or abs(lengths.index(one) - lengths.index(other)) == 1

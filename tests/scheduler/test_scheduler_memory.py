@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -51,14 +52,14 @@ def test_the_tables_are_the_engines() -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_an_estimate_is_near_to_what_the_engine_takes(name: str, parity_models: ModuleType, tmp_path: Path) -> None:
-    path = parity_models.make(name, tmp_path / "model.gguf")
-    wanted = want(path, num_parallel=16, num_thread=2, num_batch=4096)
-    found = estimate(wanted)
+    arch = name.partition("-")[0]
+    path = parity_models.make(name, tmp_path / "model.gguf", {f"{arch}.context_length": 8192})
+    found = estimate(want(path, num_parallel=16, num_thread=1, num_batch=4096))
     for num_ctx, num_kv in ((1024, 1024), (8192, 4 * 8192)):
         sizes = TapeSizes(num_ctx, 4096, 16 + N_SPARE_SEQUENCES, num_kv // 32)
         with open_gguf(path) as gguf:
             graph = build(gguf).graph
-            lowering = Lowering(graph, PackedWeights(np.zeros(1, np.uint8), defaultdict(int)), sizes, 2)
+            lowering = Lowering(graph, PackedWeights(np.zeros(1, np.uint8), defaultdict(int)), sizes, 1)
             lowering.run()
             weights_bytes = pack_weights(graph.weights(), None, lambda done, total: None).nbytes
         assert found.weights_bytes == pytest.approx(weights_bytes, rel=0.1)
@@ -74,6 +75,18 @@ def test_encoders_keep_nothing(name: str, tiny_models: ModuleType, tmp_path: Pat
     tiny_models.write_gguf(tmp_path / "m.gguf", kvs, [])
     found = estimate(want(tmp_path / "m.gguf"))
     assert found.kv_bytes_per_token == 0 and found.workspace_bytes_per_token > 0
+
+
+def test_a_batch_has_no_more_rows_than_the_context(parity_models: ModuleType, tmp_path: Path) -> None:
+    path = parity_models.make("llama-dense", tmp_path / "model.gguf")
+    sizes = [estimate(want(path, num_ctx=64, num_batch=n)).workspace_bytes for n in (64, 10**9)]
+    assert sizes[0] == sizes[1] < estimate(want(path, num_batch=10**9)).workspace_bytes < 10**9
+
+
+def test_there_are_no_more_threads_than_processors(parity_models: ModuleType, tmp_path: Path) -> None:
+    path = parity_models.make("llama-dense", tmp_path / "model.gguf")
+    sizes = [estimate(want(path, num_thread=n)).workspace_bytes for n in (os.cpu_count() or 1, 10**6)]
+    assert sizes[0] == sizes[1]
 
 
 def test_a_model_with_one_that_drafts_for_it_takes_both() -> None:
