@@ -9,6 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from localllm.server.binding import Bool, Map, String, Struct, read
 from localllm.server.capabilities import find_capabilities, templates_of
 from localllm.server.daemon import Daemon, daemon_of
 from localllm.server.describe import described
+from localllm.server.drafts import draft_of
 from localllm.server.errors import APIError
 from localllm.server.inference import load_request
 from localllm.server.shapes import SHOWN
@@ -74,8 +76,10 @@ async def _described(daemon: Daemon, model: ResolvedModel, body: dict[str, Any],
 async def default_ctx(daemon: Daemon, model: ResolvedModel) -> int:
     """The context of a request that asks for none: the model's or the daemon's setting, or what memory suggests. 0
     where the model cannot be run."""
-    with contextlib.suppress(LocalLLMError):
-        return await daemon.scheduler.default_ctx(load_request(daemon, model, options.resolve(model.params, {})))
+    with contextlib.suppress(LocalLLMError, APIError):
+        asked = options.resolve(model.params, {})
+        draft = await draft_of(daemon, model, asked)
+        return await daemon.scheduler.default_ctx(replace(load_request(daemon, model, asked), draft=draft))
     return 0
 
 
