@@ -98,14 +98,14 @@ def test_texts_have_the_length_asked_for_and_come_again_from_their_seed() -> Non
 
 
 def test_pieces_of_text_are_noted_wherever_blocks_are_cut() -> None:
+    told = event(prompt_progress={"total": 9, "cache": 4, "processed": 9, "time_ms": 12.5})
     usage = event(usage={"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}})
-    whole = (
-        delta(role="assistant", content=None) + delta(content="a") + delta(content="b") + usage + b"data: [DONE]\n\n"
-    )
+    pieces = delta(role="assistant", content=None), delta(content="a"), delta(content="b")
+    whole = b"".join((told, *pieces, usage, b"data: [DONE]\n\n"))
     for cut in (0, 10, len(whole) // 2, len(whole) - 3):
         answer, body = asked(whole[:cut], whole[cut:])
         assert (answer.text, answer.n_prompt, answer.n_cached, answer.n_output) == ("ab", 9, 4, 2)
-        assert len(answer.piece_s) == 2 and answer.ttft_s > 0
+        assert len(answer.piece_s) == 2 and answer.ttft_s > 0 and answer.prefill_ms == 12.5
     assert body["model"] == "m" and body["seed"] == 7 and body["max_tokens"] == 2
     assert body["ignore_eos"] is True and body["temperature"] == 0.8
 
@@ -132,21 +132,22 @@ def test_mixed_counts_all_tokens_until_the_last_has_come() -> None:
 
 def test_a_stall_is_what_happens_while_the_prompt_is_evaluated() -> None:
     running = answer_of(0.0, 1.0, 1.1, 1.2, 1.5, 2.0, 2.7)  # the last gap is the prompt's too
-    found = stall.figures(running, answer_of(1.2, 2.5))
+    found = stall.figures(running, answer_of(1.2, 2.5), undisturbed=answer_of(5.0, 5.1, 5.2, 5.3, 6.3))
     assert found["undisturbed_ms"] == pytest.approx(100) and found["gaps"] == 3
     assert found["worst_ms"] == pytest.approx(700) and found["stall"] == pytest.approx(7)
     assert found["prompt_ttft_s"] == pytest.approx(1.3)
 
 
 def test_an_answer_that_stops_for_the_prompt_has_stalled() -> None:
-    found = stall.figures(answer_of(0.0, 1.0, 1.1, 9.0), answer_of(1.2, 5.0))
+    found = stall.figures(answer_of(0.0, 1.0, 1.1, 9.0), answer_of(1.2, 5.0), answer_of(0.0, 0.1, 0.2))
     assert found["gaps"] == 1 and found["stall"] == pytest.approx(79)
 
 
 def test_what_is_shared_is_compared_with_what_is_not() -> None:
     alone, first = [answer_of(0.0, 0.1)] * 3, [answer_of(0.0, 2.0), answer_of(0.0, 0.3), answer_of(0.0, 0.3)]
-    found = shared.figures(alone, first, [answer_of(0.0, 0.1), answer_of(0.0, 0.12), answer_of(0.0, 0.2)])
-    assert found["shared"] == pytest.approx(1.2) and found["first"] == pytest.approx(3)
+    found = shared.figures(alone, first, 150.0, [answer_of(0.0, 0.1), answer_of(0.0, 0.18), answer_of(0.0, 0.2)])
+    assert found["shared"] == pytest.approx(1.2) and found["first"] == pytest.approx(2)
+    assert found["shared_to_alone"] == pytest.approx(1.8)
     assert found["cold_ms"] == pytest.approx(2000) and found["slowest_ms"] == pytest.approx(200)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import httpx
 
 SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """What both sides are asked for, since their defaults differ."""
+TELL_PREFILL = {**SAMPLING, "progress": True, "return_progress": True}
+"""The same, with news of how long the prompt takes, which each side has a name of its own for."""
 DATA = b"data: "
 
 
@@ -33,7 +36,8 @@ class Chat:
 
 @dataclass
 class Answer:
-    """What came: its text; the seconds (perf_counter) at which the request left and each piece of text arrived."""
+    """What came: its text; the seconds (perf_counter) at which the request left and each piece of text arrived; what
+    the prompt took by the server's own account, NaN where that was not asked for."""
 
     sent_s: float
     text: str = ""
@@ -41,6 +45,7 @@ class Answer:
     n_prompt: int = 0
     n_cached: int = 0
     n_output: int = 0
+    prefill_ms: float = math.nan
 
     @property
     def ttft_s(self) -> float:
@@ -65,6 +70,8 @@ class Answer:
         if usage := event.get("usage"):
             self.n_prompt, self.n_output = usage["prompt_tokens"], usage["completion_tokens"]
             self.n_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        if progress := event.get("prompt_progress"):
+            self.prefill_ms = progress["time_ms"]
 
 
 async def ask(http: httpx.AsyncClient, model: str, chat: Chat, answer: Answer | None = None) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from measuring.load.chats import SAMPLING, Answer, Chat, ask
 from measuring.load.rounds import Figures, Found, Must, medians, percentile
@@ -30,7 +30,8 @@ class Stall:
         return running, Chat(({"role": "user", "content": texts.of(self.n_prompt)},), 1, seed=2)
 
     async def run(self, side: Side, chats: tuple[Chat, Chat]) -> Figures:
-        """One round of one side; the running answer is left at its first token after the prompt's."""
+        """One round of one side: the running answer is left at its first token after the prompt's, and comes once more
+        without the prompt."""
         running = Answer(0.0)
         async with side.client() as http:
             answering = asyncio.create_task(ask(http, side.model, chats[0], running))
@@ -41,27 +42,27 @@ class Stall:
                 await asyncio.sleep(0.001)
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
-        return figures(running, arrived)
+            undisturbed = await ask(http, side.model, replace(chats[0], n_output=len(running.piece_s)))
+        return figures(running, arrived, undisturbed)
 
     def musts(self, found: Found) -> list[Must]:
         """What our side has to show."""
         return [Must("p99 between tokens, x undisturbed median", medians(found["ours"])["stall"], 2.5)]
 
 
-def figures(running: Answer, arrived: Answer) -> Figures:
-    """Times in ms: `p99` and `worst` of the gaps in which the prompt was being evaluated; `stall` is p99 ÷ the median
-    of those before."""
+def figures(running: Answer, arrived: Answer, undisturbed: Answer) -> Figures:
+    """Times in ms: of the gaps in which the prompt was being evaluated, and of all gaps of the same answer when there
+    was none; `stall` is p99 ÷ the median of those."""
     during = [1000 * gap for gap in running.gaps_s(arrived.sent_s, arrived.end_s)]
-    before = [1000 * gap for gap in running.gaps_s()[: sum(at_s <= arrived.sent_s for at_s in running.piece_s) - 1]]
-    undisturbed = statistics.median(before)
+    before_ms = statistics.median(1000 * gap for gap in undisturbed.gaps_s())
     p99 = percentile(during, 0.99)
     return {
-        "undisturbed_ms": undisturbed,
+        "undisturbed_ms": before_ms,
         "p50_ms": percentile(during, 0.5),
         "p99_ms": p99,
         "worst_ms": percentile(during, 1.0),
         "gaps": len(during),
-        "stall": p99 / undisturbed,
+        "stall": p99 / before_ms,
         "prompt_ttft_s": arrived.ttft_s,
         "prompt_tokens": arrived.n_prompt,
     }
