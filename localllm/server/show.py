@@ -32,6 +32,7 @@ from localllm.server.inference import load_request
 from localllm.server.shapes import SHOWN
 from localllm.server.streaming import Records, RecordsResponse
 from localllm.server.times import format_local
+from registry.errors import RegistryError
 from registry.store import ResolvedModel
 
 SHOW_REQUEST = Struct(
@@ -76,7 +77,7 @@ async def _described(daemon: Daemon, model: ResolvedModel, body: dict[str, Any],
 async def default_ctx(daemon: Daemon, model: ResolvedModel) -> int:
     """The context of a request that asks for none: the model's or the daemon's setting, or what memory suggests. 0
     where the model cannot be run."""
-    with contextlib.suppress(LocalLLMError, APIError):
+    with contextlib.suppress(LocalLLMError, RegistryError, APIError):
         asked = options.resolve(model.params, {})
         draft = await draft_of(daemon, model, asked)
         return await daemon.scheduler.default_ctx(replace(load_request(daemon, model, asked), draft=draft))

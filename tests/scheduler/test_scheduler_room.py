@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from localllm.durations import FOREVER_NS
 from localllm.errors import ContextMemoryError, MemoryLimitError, ServerBusyError
 from localllm.messages import Chunk, GenerateRequest, LoadRequest
 from localllm.scheduler import Scheduler
-from localllm.scheduler.budget import Budget
+from localllm.scheduler.budget import Budget, Promise
 from localllm.scheduler.memory import MemoryEstimate
 
 pytestmark = pytest.mark.anyio
@@ -242,3 +243,31 @@ async def test_the_runner_is_told_the_sizes(make_scheduler: Make, want: Want, as
             told = json.loads(await text_of(scheduler, wanted, ask("!load"), 0))
             assert (told["num_ctx"], told["num_kv"], told["num_parallel"]) == (1000, num_kv, num_parallel)
             await until(lambda: not loaded(scheduler))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_promises_stay_within_the_budget_whatever_comes(
+    make_scheduler: Make, want: Want, ask: Ask, seed: int
+) -> None:
+    total, random = 12_000, Random(seed)
+    promised: list[int] = []
+
+    class Watched(Budget):
+        def room(self, staying: Iterable[Promise], leaving: Iterable[Promise] = ()) -> int:
+            promised.append(sum(model.promised_bytes for model in scheduler._residents))
+            return super().room(staying, leaving)
+
+    settings = memory_of(total) | {"budget": Watched(lambda: total, lambda: 1 << 60, lambda pid: 0)}
+    async with started(make_scheduler(**settings)) as scheduler:
+
+        async def one() -> str:
+            wanted = want(random.choice("abc"), num_ctx=random.choice((0, 0, 500, 3000, 9000, 12_000)), num_parallel=4)
+            await asyncio.sleep(random.random())
+            try:
+                return await asyncio.wait_for(text_of(scheduler, wanted, ask(f"!sleep:{random.random() / 10} x")), 30)
+            except MemoryLimitError as error:
+                assert wanted.num_ctx == 12_000, error
+                return "refused"
+
+        assert set(await asyncio.gather(*(one() for _ in range(20)))) <= {"x ", "refused"}
+    assert max(promised) <= total

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from kernels_cpu.cache_files import packed_path
+from localllm.scheduler.budget import Budget
 from localllm.server.app import create_app
 from registry import Store, parse_name
 from registry.errors import NotInSourceError
@@ -224,3 +225,40 @@ async def test_real_pull_of_a_file(
             assert tag["details"]["family"] == "llama" and tag["details"]["quantization_level"] == "F32"
             shown = (await http.post("/api/show", json={"model": tag["name"]})).json()
             assert shown["model_info"]["general.architecture"] == "llama"
+
+
+async def test_show_says_which_context_a_model_would_get_and_ps_which_it_has(running: Running, add_model: Add) -> None:
+    add_model("plain")
+    add_model("short", params={"num_ctx": 512, "kv_cache_type": "q8_0"})
+    add_model("longer", params={"num_ctx": 100_000})
+    add_model("broken", params={"num_ctx": "x"})
+    small = Budget(lambda: 5000, lambda: 1 << 40, lambda pid: 0)
+    async with running(scheduler={"budget": small}) as r:
+        names = ("plain", "short", "longer", "broken")
+        shown = {name: (await r.post("/api/show", {"model": name})).json() for name in names}
+        found = {name: answer.get("default_context_length") for name, answer in shown.items()}
+        assert found == {"plain": 2048, "short": 512, "longer": 4096, "broken": None}
+        await r.post("/api/generate", {"model": "short"})
+        (loaded,) = (await r.http.get("/api/ps")).json()["models"]
+        assert (loaded["context_length"], loaded["kv_cache_type"]) == (512, "q8_0")
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions"])
+async def test_a_context_that_memory_cannot_hold_is_the_clients_to_mend(
+    running: Running, add_model: Add, path: str
+) -> None:
+    add_model()
+    body = {"model": "m", "prompt": "hi", "stream": False, "options": {"num_ctx": 4096}}
+    async with running(scheduler={"budget": Budget(lambda: 4000, lambda: 1 << 40, lambda pid: 0)}) as r:
+        response = await r.post(path, body)
+        assert response.status_code == 400 and "the largest num_ctx that fits is 2976" in response.text
+        fits = await r.post(path, {**body, "options": {"num_ctx": 2976}})
+        assert fits.status_code == 200 and (await r.http.get("/api/ps")).json()["models"][0]["context_length"] == 2976
+
+
+async def test_a_model_that_memory_cannot_hold_is_an_error_of_the_server(running: Running, add_model: Add) -> None:
+    add_model()
+    async with running(scheduler={"budget": Budget(lambda: 2000, lambda: 1 << 40, lambda pid: 0)}) as r:
+        response = await r.post("/api/generate", {"model": "m", "prompt": "hi", "stream": False})
+        assert response.status_code == 500 and "requires more system memory" in response.json()["error"]
+        assert "LOCALLLM_MAX_MEMORY" in response.json()["hint"]
