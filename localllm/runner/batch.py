@@ -104,6 +104,7 @@ class Batch:
         self._canceled: set[str] = set()
         self._changed = threading.Condition()
         self._jobs = Jobs(engine, self._budget, self._meter, self._changed, clock)
+        self._last_prompts: list[Generation] = []
         self._refused: tuple[Generation, int, int] | None = None
         self._is_closed = False
 
@@ -245,10 +246,13 @@ class Batch:
                 if not is_open or is_about_to_be_known(generation, shares):
                     continue
                 is_open = self._admit(generation)
+            elif generation not in self._last_prompts:
+                self._look_again(generation)
             if generation.seq is None or generation.is_done:
                 continue
             if n := room.take(len(generation.seq), generation.n_ready):
                 shares.append(Share(generation, n))
+        self._last_prompts = [generation for generation, _ in shares]
         return shares
 
     def _in_order(self, begun: list[Generation], waiting: list[Generation]) -> list[Generation]:
@@ -267,6 +271,19 @@ class Batch:
             return
         self._order.note_known(generation, len(seq))
         seq.close()
+
+    def _look_again(self, generation: Generation) -> None:
+        """Take over what others have evaluated of a prompt while they went before it."""
+        assert generation.seq is not None
+        try:
+            seq = self._engine.open_sequence([*generation.seq.tokens, *generation.pending], generation.adapters.key)
+        except NoSlotError:
+            return
+        if len(seq) > len(generation.seq):
+            generation.pause().close()
+            generation.start(seq)
+        else:
+            seq.close()
 
     def _admit(self, generation: Generation) -> bool:
         """Let a request take part from now on; False where it, and all after it, must wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -58,14 +59,29 @@ def test_what_is_in_the_cache_does_not_count(script_runner: Any) -> None:
     assert first_tokens(runner)[start:] in ([known, short], [running, known, short])
 
 
-def test_nothing_is_evaluated_twice(script_runner: Any) -> None:
-    runner = script_runner(loop=True, n_parallel=8)
+@pytest.mark.parametrize(("n_batch", "n_shared"), [(64, 640), (1024, 320)])
+def test_nothing_is_evaluated_twice(script_runner: Any, n_batch: int, n_shared: int) -> None:
+    runner = script_runner(loop=True, n_batch=n_batch, n_parallel=8)
     warm_up(runner)
     before = runner.engine.n_evaluated
-    ids = [runner.submit("s" * 640 + letter * 10 + END, options={"num_predict": 1}) for letter in "abcdef"]
+    ids = [runner.submit("s" * n_shared + letter * 10 + END, options={"num_predict": 1}) for letter in "abcdef"]
     runner.run()
-    assert runner.engine.n_evaluated - before <= 640 + 6 * (11 + 32)
-    assert all(runner.result(i).done.stats.prompt_eval_cached_count >= 608 for i in ids[1:])
+    assert runner.engine.n_evaluated - before <= n_shared + 6 * (11 + 32)
+    assert all(runner.result(i).done.stats.prompt_eval_cached_count >= n_shared - 32 for i in ids[1:])
+
+
+def test_who_is_overtaken_takes_over_what_was_evaluated_meanwhile(script_runner: Any) -> None:
+    runner = script_runner(loop=True, n_parallel=2)
+    warm_up(runner)
+    before = runner.engine.n_evaluated
+    long = runner.submit("s" * 640 + "l" * 640 + END, options={"num_predict": 1})
+    runner.batch.step()
+    short = runner.submit("s" * 640 + END, options={"num_predict": 1})
+    start = len(first_tokens(runner))
+    runner.run()
+    assert first_tokens(runner)[start:] == [short, long]
+    assert runner.engine.n_evaluated - before <= 1281 + 2 * 64
+    assert runner.result(long).done.stats.prompt_eval_cached_count == 0
 
 
 def test_a_stream_of_short_prompts_does_not_starve_a_long_one(script_runner: Any) -> None:
@@ -74,7 +90,7 @@ def test_a_stream_of_short_prompts_does_not_starve_a_long_one(script_runner: Any
     long = runner.submit("a" * 1000 + END, options={"num_predict": 2})
     started_s = runner.engine.now_s
     for i in range(4000):
-        runner.submit(chr(98 + i % 20) * (60 + i % 7) + END, options={"num_predict": 2})
+        runner.submit(f"{i:04}" + "b" * (56 + i % 7) + END, options={"num_predict": 2})
         runner.batch.step()
         if long in first_tokens(runner):
             break
