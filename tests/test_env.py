@@ -55,6 +55,16 @@ def test_bad_hosts(monkeypatch: pytest.MonkeyPatch, text: str, caplog: pytest.Lo
         env.host()
 
 
+def test_the_target_between_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCALLLM_TBT_TARGET_MS", raising=False)
+    assert env.tbt_target_ms() == 100
+    monkeypatch.setenv("LOCALLLM_TBT_TARGET_MS", "0")
+    assert env.tbt_target_ms() == 0
+    monkeypatch.setenv("LOCALLLM_TBT_TARGET_MS", "-1")
+    with pytest.raises(SettingError, match="LOCALLLM_TBT_TARGET_MS='-1'"):
+        env.tbt_target_ms()
+
+
 def test_ours_counts_before_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_MAX_QUEUE", "7")
     assert env.max_queue() == 7

@@ -3,7 +3,7 @@
 Two bounds hold beside decoding. A step should end within a target time; and, since small models decode in a few
 milliseconds, it should take no more than STRETCH times as long as without prefill: who reads along notices a rhythm
 that breaks. Where more prompts wait than answers run, it may take longer by as much: what delays a few brings many
-nearer. Where a step without prefill is above the target by itself, prompts still get SHARE_AT_LEAST.
+nearer. Where a step without prefill is near the target by itself, or above it, prompts get SHARE_AT_LEAST.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from localllm.runner.costs import Costs
 
 STRETCH = 2.0
 """A step with prefill beside decoding, in units of one without."""
-SHARE_AT_LEAST = 0.25
+SHARE_AT_LEAST = 0.5
 """What prefill may add to a step that is too long without it, as a share of that."""
 ALONE_S = 0.25
 """A step of prefill alone: who arrives or cancels must not wait for much longer."""

@@ -85,7 +85,7 @@ def test_prompts_go_on_where_one_token_takes_longer_than_the_target() -> None:
     prefill_alone(budget, machine, 20)
     decode(budget, machine, 20, lambda i: [Part(20, 1)])
     rows, stretches = prefill_beside(budget, machine, [Part(20, 1)], 100)
-    assert rows.count(0) <= 2 + len(rows) // PROBE_INTERVAL and stretches[-1] < 1.4
+    assert rows.count(0) <= 2 + len(rows) // PROBE_INTERVAL and stretches[-1] < 1.6
 
 
 def prefill_alone(budget: Budget, machine: Machine, n_tokens: int) -> list[float]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localllm.engine import Engine, Entry
+from localllm.engine import Engine
 from localllm.gguf import open_gguf
 from localllm.messages import Prefill, Ready
 from localllm.runner.batch import Batch
@@ -122,17 +122,37 @@ def test_whatever_comes_answers_are_those_of_requests_alone(
     assert runner.engine.open_sequences == []
 
 
+def vector_job(engine: Any, inputs: list[list[int]], rows: list[Any]) -> VectorJob:
+    """A job for vectors, of an engine that has none: what comes of it goes to `rows`."""
+    engine.pooling, engine.is_bidirectional = "last", False
+    engine.step_hidden = engine.step
+    return VectorJob("job", inputs, engine, rows.extend, rows.append)
+
+
+def test_a_job_and_a_prompt_take_turns_beside_answers(small_runner: Any) -> None:
+    runner = small_runner(n_ctx=4096, n_batch=512, n_parallel=2)
+    engine, rows = runner.engine, []
+    runner.submit("u" * 20, options={"num_predict": 400})
+    for _ in range(40):
+        runner.batch.step()
+    runner.submit("v" * 500, options={"num_predict": 1})
+    job = vector_job(engine, [[65] * 500], rows)
+    runner.batch.submit_job(job)
+    gaps = []
+    while not (job.is_done and len(runner.batch._active) == 1 and not runner.batch._waiting):
+        before_s, start = engine.now_s, len(engine.steps)
+        runner.batch.step()
+        gaps.append(engine.now_s - before_s)
+        sizes = [sum(len(tokens) for _, tokens, _ in step) for step in engine.steps[start:]]
+        assert len(sizes) == 1 or sizes[0] == 1, "prefill and vectors in one turn"
+    assert max(gaps[20:]) < 3 * 0.0045 and len(rows) == 1
+
+
 @pytest.mark.parametrize("order", ["job first", "job last"])
 def test_jobs_take_part(small_runner: Any, order: str) -> None:
     runner = small_runner(n_tokens=64, n_parallel=2)
     engine, rows = runner.engine, []
-    engine.pooling, engine.is_bidirectional = "last", False
-
-    def step_hidden(entries: Sequence[Entry]) -> Any:
-        return [None if r is None else r[-1:] for r in engine.step(entries)]
-
-    engine.step_hidden = step_hidden
-    job = VectorJob("job", [[65] * 40, [66] * 40], engine, rows.extend, rows.append)
+    job = vector_job(engine, [[65] * 40, [66] * 40], rows)
     if order == "job first":
         runner.batch.submit_job(job)
         for _ in range(2):
