@@ -86,7 +86,7 @@ class Costs:
         weights = 1 / (step_s**2 * np.maximum(1.0 if is_first else errors, RESIDUAL_FLOOR))
         weights /= 1 + (self._n_observed - noted) / HALF_WEIGHT_AGE
         weighted = features * weights[:, None]
-        self._solve((features.T @ weighted).tolist(), (seconds @ weighted).tolist(), float(weights.max()))
+        self._solve((features.T @ weighted).tolist(), (seconds @ weighted).tolist(), float(np.median(weights)))
         self._rates = list(map(truediv, self._scaled, self._sizes))
         self._n_new = 0
 
