@@ -349,6 +349,28 @@ def test_what_was_read_waits_for_who_holds_it(load: Load, tmp_path: Path, monkey
         assert [len(pages) for pages in held] == [4, 2]  # type: ignore[arg-type]
 
 
+def test_processes_share_what_they_write(load: Load, tmp_path: Path) -> None:
+    with load(tmp_path, saves=False) as one, load(tmp_path, saves=False) as other:
+        for engine in (one, other):
+            answer(engine, ids(140))
+        answer(one, ids(200, 1))
+        one.save_prefixes(10)
+        other.save_prefixes(10)
+        assert (one.n_pages_written, other.n_pages_written) == (4 + 6, 0)
+        assert answer(other, ids(200, 1))[1] == 192
+
+
+def test_without_memory_nothing_is_copied(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(page: int) -> Any:
+        raise MemoryError
+
+    with load(tmp_path, n_pages=16) as engine:
+        monkeypatch.setattr(engine.backend, "read_page", refuse)
+        for seed in range(3):
+            assert answer(engine, ids(400, seed))[1] == 0
+    assert files(tmp_path) == []
+
+
 def test_as_many_come_back_as_there_is_room_for(load: Load, tmp_path: Path) -> None:
     with load(tmp_path) as engine:
         answer(engine, ids(500))

@@ -53,7 +53,7 @@ class PageStore:
             logger.warning("a damaged page of a prompt is removed: %s", path)
             with contextlib.suppress(OSError):
                 path.unlink()
-        except OSError:
+        except (OSError, MemoryError):
             pass  # mostly: there is none
         return None
 

@@ -146,12 +146,15 @@ class DiskTier:
         self.writer.close()
 
     def _copy(self, node: Node) -> tuple[PageId, Bytes] | None:
-        """A page of the tree, None where the disk has it already. The lock is held."""
+        """A page of the tree, None where the disk has it already or memory has no room. The lock is held."""
         page = self._id(node)
         if self._store.has(page):
             self._store.used(page)
             return None
-        return page, self._source.read_page(node.page)
+        try:
+            return page, self._source.read_page(node.page)
+        except MemoryError:
+            return None
 
     def _id(self, node: Node) -> PageId:
         path = [node]
