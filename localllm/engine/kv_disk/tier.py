@@ -13,6 +13,8 @@ import threading
 import weakref
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as Tokens
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +29,9 @@ from localllm.engine.prefix_tree import Node
 
 MIN_PAGES = 4
 """Prefixes of fewer pages are computed faster than they are worth a file."""
+
+READERS, PAGES_AHEAD = 2, 16
+"""Most of the time to read a page goes into memory that is new, which threads take at the same time."""
 
 MAX_READ_BYTES = 512 << 20
 """What was read for prompts that wait for their turn takes no more than this, nor than half of the KV cache."""
@@ -93,20 +98,32 @@ class DiskTier:
     def prefetch(self, tokens: Tokens[int], key: Hashable, n_known: int) -> list[ReadPage]:
         """Read the full pages of `tokens` behind the first `n_known` of them, as far as they are on disk and there is
         room. They wait for `take` for as long as the caller holds what it gets."""
-        found: list[ReadPage] = []
-        last = None
-        for page in self._pages(tokens, key, n_known):
-            waiting = self._read.get(page.chain)
-            if waiting is None:
-                content = self._store.read(page) if len(self._read) < self._max_read else None
-                if content is None:
-                    break
+        pages = self._pages(tokens, key, n_known)
+        first = next(pages, None)
+        waiting = self._waiting(first) if first else None
+        if first is None or waiting is None:
+            return []  # as for most prompts: no thread is started
+        found = [(first, waiting), *self._read_ahead(pages)]
+        self._store.used(found[-1][0])
+        return [waiting for _, waiting in found]
+
+    def _read_ahead(self, pages: Iterator[PageId]) -> Iterator[tuple[PageId, ReadPage]]:
+        """The pages up to the first that there is not."""
+        with ThreadPoolExecutor(READERS) as pool:
+            while part := list(islice(pages, PAGES_AHEAD)):
+                for page, waiting in zip(part, pool.map(self._waiting, part), strict=True):
+                    if waiting is None:
+                        return
+                    yield page, waiting
+
+    def _waiting(self, page: PageId) -> ReadPage | None:
+        """A page that was read for this prompt, or for another that waits; None where there is none, or no room."""
+        waiting = self._read.get(page.chain)
+        if waiting is None and len(self._read) < self._max_read:
+            content = self._store.read(page)
+            if content is not None:
                 waiting = self._read[page.chain] = ReadPage(content)
-            found.append(waiting)
-            last = page
-        if last is not None:
-            self._store.used(last)
-        return found
+        return waiting
 
     def take(self, tokens: Tokens[int], key: Hashable, n_known: int) -> Iterator[Bytes]:
         """The contents that wait for the pages of `tokens` behind the first n_known. Each is given once."""
