@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localllm.runner.speculation.costs import COSTS, ROWS, StepCosts
-from localllm.runner.speculation.lengths import best_lengths
+from localllm.runner.speculation.lengths import MIN_GAIN, best_lengths
 from localllm.runner.speculation.lookup import Lookup
 from localllm.runner.speculation.ngrams import MAX_MATCH, SIZES, Ngrams
 
@@ -103,10 +103,12 @@ def test_the_lengths_bring_the_most_for_their_cost(chances: list[list[float]], n
         return expected / costs.of(len(chances) + sum(lengths))
 
     if any(lengths):
-        assert rate(lengths) > 1.05 * rate([0] * len(chances))
+        assert rate(lengths) > MIN_GAIN * rate([0] * len(chances))
     for i, n in enumerate(lengths):
         for other in {0, max(0, n - 1)}:
-            assert rate([*lengths[:i], other, *lengths[i + 1 :]]) <= max(rate(lengths), 1.05 * rate([0] * len(lengths)))
+            assert rate([*lengths[:i], other, *lengths[i + 1 :]]) <= max(
+                rate(lengths), MIN_GAIN * rate([0] * len(lengths))
+            )
 
 
 def test_costs_are_learned_from_their_ratios_on_a_machine_whose_speed_changes() -> None:
