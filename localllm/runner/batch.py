@@ -233,9 +233,9 @@ class Batch:
             is_wanted = any(g.is_interactive for g in (*self._active, *self._waiting))
             waiting = [g for g in self._waiting if g.is_interactive or not is_wanted]
         begun = [g for g in self._active if not g.is_decoding]
-        if not (begun or waiting):
-            return []
         n_prompts = len(begun) + min(len(waiting), self._n_parallel - len(self._active))
+        if not n_prompts:
+            return []
         room = self._budget.room(decoding, n_prompts)
         shares: list[Share] = []
         is_open = not self._jobs.waits_for_room
