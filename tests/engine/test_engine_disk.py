@@ -295,6 +295,25 @@ def test_pages_that_give_way_are_written_while_steps_run(
         assert answer(engine, ids(300))[1] == 288
 
 
+@pytest.mark.parametrize("are_written", [False, True])
+def test_pages_that_just_gave_way_are_at_hand(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_written: bool
+) -> None:
+    """As those of a request that gave way to others, which nobody prefetches again."""
+    if not are_written:
+        monkeypatch.setattr(writer_module.Writer, "_wake", lambda self: None)
+    with load(tmp_path, saves=False, n_pages=16, backend="tape") as engine:
+        alone, _ = answer(engine, ids(300))
+        answer(engine, ids(510, 1))
+        if are_written:
+            wait_for(lambda: engine.n_pages_written == 9)
+        seq = engine.open_sequence(ids(300))
+        assert (len(seq), engine.n_tokens_restored) == (288, 288)
+        (logits,) = engine.step([Entry(seq, ids(300)[288:])])
+        assert logits is not None and np.array_equal(logits[-1], alone)
+        seq.close()
+
+
 def test_of_too_many_that_give_way_those_that_others_begin_with_stay(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

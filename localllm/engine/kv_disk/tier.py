@@ -126,17 +126,26 @@ class DiskTier:
         return waiting
 
     def take(self, tokens: Tokens[int], key: Hashable, n_known: int) -> Iterator[Bytes]:
-        """The contents that wait for the pages of `tokens` behind the first n_known. Each is given once."""
-        if not len(self._read):
+        """The contents that wait for the pages of `tokens` behind the first n_known, and of pages that the tree gave up
+        so lately that reading them is a copy too: those of a request, foremost, that gave way to others."""
+        if not (len(self._read) or self.writer.has_rescued):
             return
         for page in self._pages(tokens, key, n_known):
-            waiting = self._read.get(page.chain)
-            content = waiting.content if waiting is not None else None
-            if waiting is None or content is None:
+            content = self._at_hand(page)
+            if content is None:
                 return
             yield content
-            waiting.content = None
-            self._read.pop(page.chain, None)
+            if waiting := self._read.pop(page.chain, None):
+                waiting.content = None
+
+    def _at_hand(self, page: PageId) -> Bytes | None:
+        waiting = self._read.get(page.chain)
+        if waiting is not None and waiting.content is not None:
+            return waiting.content
+        content = self.writer.rescued(page)
+        if content is None and self.writer.was_just_written(page):
+            content = self._store.read(page)
+        return content
 
     def restored(self, node: Node) -> None:
         """A page of the tree came from the disk: it need not go there."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -23,6 +23,9 @@ IDLE_S = 1.0
 
 REST = 20
 """While steps run, the thread rests so many times as long as it worked."""
+
+MAX_JUST_WRITTEN = 512
+"""Pages of which this is remembered."""
 
 MAX_RESCUED_BYTES = 64 << 20
 """Copies of pages that the tree gave up; beyond that those at the end of prefixes are dropped."""
@@ -55,6 +58,7 @@ class Writer:
         self._unwritten: dict[Node, None] = {}  # pages of the tree, in the order in which they came
         self._path: list[Node] = []  # some of these, to be written from the last on
         self._rescued: deque[tuple[PageId, Bytes]] = deque(maxlen=max(8, MAX_RESCUED_BYTES // max(1, page_bytes)))
+        self._just_written: OrderedDict[bytes, None] = OrderedDict()  # chains of pages that the tree gave up
         self._thread: threading.Thread | None = None
         self._is_asleep = False
         self._is_closed = False
@@ -84,6 +88,20 @@ class Writer:
             if copied is not None:
                 self._rescued.append(copied)
                 self._wake()
+
+    @property
+    def has_rescued(self) -> bool:
+        """Whether the tree gave pages up lately."""
+        return bool(self._rescued or self._just_written)
+
+    def rescued(self, page: PageId) -> Bytes | None:
+        """The copy of a page that the tree gave up, while that waits to be written."""
+        with self._changed:
+            return next((content for waiting, content in self._rescued if waiting.chain == page.chain), None)
+
+    def was_just_written(self, page: PageId) -> bool:
+        """Whether a page that the tree gave up was written so lately that the system has it in memory, most likely."""
+        return page.chain in self._just_written
 
     def step_begins(self) -> None:
         """The engine computes from now on."""
@@ -132,6 +150,7 @@ class Writer:
             job = self._take(self._is_idle())
             if job is not None:
                 self._write(*job)
+                self._note_written(job[0])
             ended_s = time.monotonic()
             self._rested_s = ended_s + REST * (ended_s - began_s)
 
@@ -188,6 +207,11 @@ class Writer:
             assert node.parent is not None
             node = node.parent
         return self._next()
+
+    def _note_written(self, page: PageId) -> None:
+        self._just_written[page.chain] = None
+        if len(self._just_written) > MAX_JUST_WRITTEN:
+            self._just_written.popitem(last=False)
 
     def _write(self, page: PageId, content: Bytes) -> None:
         self.n_written += self._sink.write(page, content)
