@@ -196,6 +196,20 @@ def test_texts_that_repeat_themselves_are_guessed(script_runner: Any) -> None:
     assert len(runner.engine.steps) - n_steps < n_steps / 2
 
 
+@pytest.mark.parametrize("n_requests, is_bounded", [(1, False), (3, True)])
+def test_nobody_waits_long_for_the_guesses_of_others(script_runner: Any, n_requests: int, is_bounded: bool) -> None:
+    runner = script_runner(loop=True, n_parallel=n_requests)
+    for _ in range(n_requests):
+        runner.submit(options={"num_predict": 400, "draft_num_predict": -1})
+    longest_s = 0.0
+    while len(runner.batch._active) == n_requests or not runner.engine.steps:
+        before_s = runner.engine.now_s
+        runner.batch.step()
+        longest_s = max(longest_s, runner.engine.now_s - before_s)
+    plain_s = 0.004 + 0.0005 * n_requests
+    assert (longest_s < 2.5 * plain_s) == is_bounded
+
+
 def test_a_canceled_request_leaves_no_guesses_behind(script_runner: Any) -> None:
     runner = script_runner(loop=True, n_parallel=2)
     request = runner.submit(options={"num_predict": 2000, "draft_num_predict": -1})

@@ -16,6 +16,8 @@ from localllm.runner.speculation.worth import Worth
 
 # Rows of drafts in a step: from there on another one costs what it brings, and its logits take memory.
 MAX_DRAFT_ROWS = 32
+# Where several decode, nobody's next token waits for more than so many times as long for the drafts of others.
+MAX_STRETCH = 2.5
 
 
 class Speculation:
@@ -42,9 +44,14 @@ class Speculation:
             return
         n_certain = sum(len(generation.pending) for generation in decoding)
         n_most = max(0, min(n_rows - n_certain, MAX_DRAFT_ROWS))
+        while len(decoding) > 1 and n_most and self._stretch(n_certain, n_most) > MAX_STRETCH:
+            n_most -= 1
         lengths = best_lengths([chances for _, chances in guesses], self._costs.of, n_certain, n_most)
         for generation, (tokens, _), n in zip(decoding, guesses, lengths, strict=True):
             generation.guess(tokens[:n])
+
+    def _stretch(self, n_certain: int, n_drafted: int) -> float:
+        return self._costs.of(n_certain + n_drafted) / self._costs.of(n_certain)
 
     def _looked_up(self, generation: Generation) -> Guess:
         """The longest draft that could be evaluated, and the chances of its beginnings."""
