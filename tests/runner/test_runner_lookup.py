@@ -12,7 +12,7 @@ from localllm.runner.speculation.lengths import MIN_GAIN, best_lengths
 from localllm.runner.speculation.lookup import Lookup
 from localllm.runner.speculation.ngrams import MAX_MATCH, SIZES, Ngrams
 
-TEXTS = st.lists(st.integers(0, 3), max_size=200)
+TEXTS = st.lists(st.integers(0, 3), max_size=60)
 
 
 def ids(n: int, seed: int) -> list[int]:
@@ -20,17 +20,23 @@ def ids(n: int, seed: int) -> list[int]:
 
 
 def longest(tokens: list[int]) -> tuple[int, int]:
-    """What `Ngrams.last` says, by looking everywhere."""
+    """What `Ngrams.last` says, by looking everywhere. Of runs with one hash the last one hides the others."""
     for size in SIZES:
-        for place in range(len(tokens) - 1, size - 1, -1):
-            if tokens[place - size : place] == tokens[-size:]:
-                n = size
-                while n < min(place, MAX_MATCH) and tokens[place - 1 - n] == tokens[-1 - n]:
-                    n += 1
-                return place, n
+        places = {run_hash(tokens[place - size : place]): place for place in range(size, len(tokens))}
+        place = places.get(run_hash(tokens[-size:]), 0) if len(tokens) > size else 0
+        if place and tokens[place - size : place] == tokens[-size:]:
+            n = size
+            while n < min(place, MAX_MATCH) and tokens[place - 1 - n] == tokens[-1 - n]:
+                n += 1
+            return place, n
     return 0, 0
 
 
+def run_hash(run: list[int]) -> int:
+    return Ngrams(run)._hash(len(run))
+
+
+@settings(deadline=None)
 @given(start=TEXTS, rest=TEXTS)
 def test_the_most_recent_occurrence_of_the_longest_run_is_found(start: list[int], rest: list[int]) -> None:
     ngrams = Ngrams(start)
@@ -38,7 +44,6 @@ def test_the_most_recent_occurrence_of_the_longest_run_is_found(start: list[int]
         ngrams.add(token)
     tokens = start + rest
     assert ngrams.tokens == tokens
-    # other runs of the same hash may hide one, which these few do not
     assert ngrams.last() == longest(tokens)
 
 
