@@ -113,6 +113,7 @@ class Service:
         draft = model.draft.engine if model.draft else None
         target_s = env.tbt_target_ms() / 1000
         batch = Batch(model.engine, model.n_parallel, self._outbox.send, target_s, draft=draft)
+        gc.freeze()  # what was loaded stays: looking for garbage in it takes as long as some tokens
         with self._lock:
             self._batch, self._engine = batch, model.engine
         self._outbox.send(model.ready)
