@@ -1,8 +1,8 @@
 """Brings a model into memory: what it will take, room for it, its process. One at a time; it grants nobody a turn.
 
 To make room, an idle model goes: the one with the shortest keep-alive, and of these the one used longest ago. Where all
-are busy that one is marked as draining: it takes no new requests until the load is over. A model that could not be held
-even alone is refused before anything is unloaded for it.
+are busy that one is marked as draining: it takes no new requests until the load is over. Meanwhile others may be loaded
+that leave room for it. A model that could not be held even alone is refused before anything is unloaded for it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from localllm.scheduler import context
 from localllm.scheduler.budget import Budget
 from localllm.scheduler.context import ContextSize, ContextWish
 from localllm.scheduler.memory import MemoryEstimate
-from localllm.scheduler.resident import Resident, State, model_key
+from localllm.scheduler.resident import ModelKey, Resident, State, model_key
 from localllm.scheduler.residents import Residents
 from localllm.scheduler.spare import SpareRunner
-from localllm.scheduler.tallies import Tallies
+from localllm.scheduler.tallies import Tallies, Tally
 from localllm.scheduler.waiting import Waiter, Waiting
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,19 @@ class LoadingRules:
     timeout_s: float | None
     estimate: Callable[[LoadRequest], MemoryEstimate]
     budget: Budget
+
+
+@dataclass(frozen=True)
+class _Parked:
+    """A load that waits for models to become idle, and the bytes that it waits for."""
+
+    task: asyncio.Task[None]
+    key: ModelKey
+    needed_bytes: int
+
+
+class _AfterParkedError(Exception):
+    """There is no room before the load that waits has had its own."""
 
 
 class Loading:
@@ -68,17 +81,24 @@ class Loading:
         self._rules = rules
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
+        self._parked: _Parked | None = None
+        self._goes_on = False  # the parked load wants to be the one that is being loaded
+        self._after_parked: set[ModelKey] = set()
         self._changed = asyncio.Event()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a model is being loaded."""
-        return self._task is not None
+    def offer(self, waiters: list[Waiter]) -> None:
+        """Begin to load for one of the requests, unless a model is being loaded: people's first, and of these the model
+        whose last load is longest ago."""
+        if self._parked is not None:
+            waiters = [waiter for waiter in waiters if self._may_pass(waiter.key)]
+        if waiters and self._task is None and not self._goes_on:
+            waiter = min(waiters, key=lambda one: (not one.is_interactive, self._tally(one.want).load_started_s))
+            self._task = asyncio.create_task(self._load(waiter), name="load")
 
-    def start(self, waiter: Waiter) -> None:
-        """Begin to load what a request wants; `is_busy` until the end."""
-        self._tallies.of(waiter.want.model.name).load_started_s = time.monotonic()
-        self._task = asyncio.create_task(self._load(waiter), name="load")
+    def _may_pass(self, key: ModelKey) -> bool:
+        """Whether a model might be loaded while another load waits."""
+        assert self._parked is not None
+        return key not in (self._parked.key, *self._after_parked) and self._residents.get(key) is None
 
     def changed(self) -> None:
         """Requests or models have come or gone: there may be room now."""
@@ -86,10 +106,11 @@ class Loading:
 
     async def stop(self) -> None:
         """Give up what is being loaded."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._parked.task if self._parked else None):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     def is_wanted(self, resident: Resident) -> bool:
         """Whether people use a model, or wait for it."""
@@ -123,6 +144,8 @@ class Loading:
                 resident.automatic_ctx = context.automatic_ctx(cost, self._rules.budget.room(self._residents))
             resident.promised_bytes = cost.total_bytes(size.num_ctx, size.num_kv)
             await self._start(resident)
+        except _AfterParkedError:
+            self._after_parked.add(key)
         except RequestCanceledError:
             logger.info("%s is not loaded: nobody waits for it any more", want.model.name)
         except LocalLLMError as error:
@@ -132,17 +155,28 @@ class Loading:
             logger.exception("loading %s failed", want.model.name)
             self._fail(want, RunnerError(f"loading the model failed: {error}"))
         finally:
-            self._task = None
-            for other in self._residents:
-                other.draining = False
+            self._finish()
             self._on_end()
             # A model whose clients left while it loaded keeps its keep-alive all the same.
             if (loaded := self._residents.get(key)) is not None:
                 self._residents.start_keep_alive(loaded)
 
+    def _finish(self) -> None:
+        """The end of the running task's load; what was draining for it takes requests again."""
+        task = asyncio.current_task()
+        is_parked = self._parked is not None and self._parked.task is task
+        if is_parked or self._parked is None:
+            self._parked, self._goes_on = None, False
+            self._after_parked.clear()
+            for other in self._residents:
+                other.draining = False
+        if self._task is task:
+            self._task = None
+
     async def _start(self, resident: Resident) -> None:
         self._residents.add(resident)
-        started_s, name = time.monotonic(), resident.want.model.name
+        tally, name, started_s = self._tally(resident.want), resident.want.model.name, time.monotonic()
+        tally.load_started_s = started_s
         try:
             await resident.load(
                 self._spare, self._rules.timeout_s, lambda progress: self._waiting.tell(resident.key, progress)
@@ -150,15 +184,17 @@ class Loading:
         except BaseException:
             self._residents.forget(resident)
             raise
-        tally = self._tallies.of(name)
         tally.loads += 1
         tally.load_s.observe(time.monotonic() - started_s)
         sizes = resident.ready.n_ctx, resident.want.num_kv, resident.pid
         logger.info("loaded %s: context %d, KV cache of %d tokens, runner %d", name, *sizes)
 
     def _fail(self, want: LoadRequest, error: LocalLLMError) -> None:
-        self._tallies.of(want.model.name).load_failures += not isinstance(error, ServerBusyError)
+        self._tally(want).load_failures += not isinstance(error, ServerBusyError)
         self._waiting.fail_load(want, error)
+
+    def _tally(self, want: LoadRequest) -> Tally:
+        return self._tallies.of(want.model.name)
 
     def _estimate(self, want: LoadRequest) -> MemoryEstimate:
         try:
@@ -200,25 +236,46 @@ class Loading:
                 return size
             if not self._is_possible(wish, cost) or not others:
                 raise self._refusal(wish, cost)
-            await self._evict(others, waiter)
+            if self._parked is not None:
+                raise _AfterParkedError
+            num_ctx = context.shortest_ctx(wish, cost)
+            needed_bytes = cost.total_bytes(num_ctx, num_ctx)
+            if self._will_be_room(others, needed_bytes) or await self._evict(others, waiter):
+                await self._wait_for_change(waiter, needed_bytes)
 
     def _fit(
         self, wish: ContextWish, cost: MemoryEstimate, num_parallel: int, others: list[Resident]
     ) -> ContextSize | None:
         """The sizes beside all others, None where one of them should go. An automatic context becomes shorter for the
         sake of busy models, but for idle ones not below what is comfortable."""
-        if len(others) >= self._rules.max_loaded:
-            return None
         budget = self._rules.budget
-        size = context.fit(wish, cost, budget.room(others), num_parallel)
+        room = budget.room(others)
+        n_others = len(others)
+        if self._parked is not None:
+            staying, draining = ([one for one in others if one.draining is drains] for drains in (False, True))
+            room = min(room, budget.room(staying, leaving=draining) - self._parked.needed_bytes)
+            n_others = max(n_others, len(staying) + 1)
+        if n_others >= self._rules.max_loaded:
+            return None
+        size = context.fit(wish, cost, room, num_parallel)
         busy, idle = ([one for one in others if (one.active > 0) is is_busy] for is_busy in (True, False))
         if size is None or not idle:
             return size
         longest = context.wanted_ctx(wish, cost, budget.room(busy, leaving=idle))
         return size if size.num_ctx >= min(longest, context.COMFORTABLE_CTX) else None
 
-    async def _evict(self, others: list[Resident], waiter: Waiter) -> None:
-        """Unload one; wait where none is idle. What is not interactive counts as idle for what is.
+    def _will_be_room(self, others: list[Resident], needed_bytes: int) -> bool:
+        """Whether there is room once models have gone that take no more requests, and are still busy."""
+        staying, draining = ([one for one in others if one.draining is drains] for drains in (False, True))
+        if not draining or not all(one.n_interactive for one in draining):
+            return False
+        room = self._rules.budget.room(staying, leaving=draining)
+        return len(staying) < self._rules.max_loaded and needed_bytes <= room
+
+    async def _evict(self, others: list[Resident], waiter: Waiter) -> bool:
+        """Unload one; where none is idle, let one take no more requests: that is to be waited for, as the result says.
+
+        What is not interactive counts as idle for what is.
 
         Raises: as `_make_room`.
         """
@@ -226,15 +283,24 @@ class Loading:
             others = [resident for resident in others if not resident.active and not self.is_wanted(resident)]
             if not others:
                 raise ServerBusyError(WANTED)
-        victim = min(
-            others, key=lambda one: (one.n_interactive > 0, one.active > 0, one.keep_alive_ns, one.idle_since_ns)
-        )
-        if not victim.n_interactive:
+        victim = min(others, key=_goes_late)
+        victim.draining = victim.n_interactive > 0
+        if not victim.draining:
             await self._residents.displace(victim, "room")
-            return
-        victim.draining = True
+        return victim.draining
+
+    async def _wait_for_change(self, waiter: Waiter, needed_bytes: int) -> None:
+        """Wait, letting others load meanwhile what leaves so much room. Raises: as `_make_room`."""
+        assert self._task is not None
+        self._parked, self._task = _Parked(self._task, waiter.key, needed_bytes), None
+        self._on_end()
         self._changed.clear()
         await self._changed.wait()
+        self._goes_on = True
+        while self._task is not None:
+            self._changed.clear()
+            await self._changed.wait()
+        self._task, self._parked, self._goes_on = self._parked.task, None, False
         if not self._waiting.want(waiter.key):
             raise RequestCanceledError("nobody waits for the model any more")
 
@@ -260,6 +326,12 @@ class Loading:
             *(text, needed, room),
             hint="close other programs, raise LOCALLLM_MAX_MEMORY, or pick a smaller model or quantization",
         )
+
+
+def _goes_late(resident: Resident) -> tuple[bool, bool, bool, int, int]:
+    """What of two models to unload the other first for."""
+    is_busy = resident.n_interactive > 0, resident.active > 0
+    return *is_busy, not resident.draining, resident.keep_alive_ns, resident.idle_since_ns
 
 
 def _size(n_bytes: int) -> str:

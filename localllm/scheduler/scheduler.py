@@ -197,12 +197,8 @@ class Scheduler:
                 self._waiting.remove(waiter)
             elif waiter.key not in held_back and not self._try_grant(waiter, to_load):
                 held_back.add(waiter.key)
-        if to_load and not self._loading.is_busy:
-            self._loading.start(min(to_load, key=self._load_order))
+        self._loading.offer(to_load)
         self._loading.changed()
-
-    def _load_order(self, waiter: Waiter) -> tuple[bool, float]:
-        return not waiter.is_interactive, self._tallies.of(waiter.want.model.name).load_started_s
 
     def _try_grant(self, waiter: Waiter, to_load: list[Waiter]) -> bool:
         """Give a request its turn, if that can be; else it is put among those `to_load` where that would help."""

@@ -137,6 +137,23 @@ async def test_beside_busy_models_an_automatic_context_is_shorter_and_else_it_wa
         assert await asyncio.wait_for(waits, 10) == "c " and loaded(scheduler) == {"c": 12_000}
 
 
+async def test_a_load_that_waits_for_a_busy_model_holds_nobody_up_whom_it_leaves_room(
+    make_scheduler: Make, want: Want, ask: Ask
+) -> None:
+    async with started(make_scheduler(**memory_of(12_000), max_loaded_models=4)) as scheduler:
+        busy = asyncio.create_task(text_of(scheduler, want("a", num_ctx=8000), ask("!forever")))
+        await until(lambda: loaded(scheduler))
+        waits = asyncio.create_task(text_of(scheduler, want("b", num_ctx=8000), ask("b")))
+        await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(text_of(scheduler, want("c", num_ctx=1000), ask("c")), 5) == "c "
+        # What would take the room that b waits for comes after it.
+        later = asyncio.create_task(text_of(scheduler, want("d", num_ctx=0), ask("d")))
+        await asyncio.sleep(0.3)
+        assert loaded(scheduler) == {"a": 8000, "c": 1000} and not waits.done() and not later.done()
+        busy.cancel()
+        assert await asyncio.wait_for(asyncio.gather(waits, later), 10) == ["b ", "d "]
+
+
 async def test_nobody_loads_for_a_client_that_stopped_waiting_for_room(
     make_scheduler: Make, want: Want, ask: Ask
 ) -> None:
