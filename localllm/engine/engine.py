@@ -278,10 +278,7 @@ class Engine:
         self, entries: Sequence_[Entry], run: Callable[[StepInputs], npt.NDArray[np.float32]]
     ) -> list[npt.NDArray[np.float32] | None]:
         self._check(entries)
-        n_needed = sum(entry.seq.n_pages_missing(len(entry.tokens)) for entry in entries)
-        self._tree.evict(n_needed - self._pages.n_free)
-        if n_needed > self._pages.n_free:
-            raise KVCacheFullError(n_needed, self._pages.n_free)
+        self._make_room(entries)
         try:
             for entry in entries:
                 entry.seq.hold(len(entry.tokens))
@@ -294,6 +291,17 @@ class Engine:
         for entry in entries:
             entry.seq.extend([int(token) for token in entry.tokens], entry.n_draft)
         return _split(entries, logits)
+
+    def _make_room(self, entries: Sequence_[Entry]) -> None:
+        """Have the pages that a step takes, at the cost of what only the tree uses. Raises KVCacheFullError."""
+        n_needed = _n_pages_missing(entries)
+        self._tree.evict(n_needed - self._pages.n_free)
+        if n_needed > self._pages.n_free:
+            for entry in entries:
+                entry.seq.own_tail()
+            n_needed = _n_pages_missing(entries)
+        if n_needed > self._pages.n_free:
+            raise KVCacheFullError(n_needed, self._pages.n_free)
 
     def close(self) -> None:
         """Gives back the backend's threads and memory; the engine must not be used afterwards."""
@@ -355,6 +363,10 @@ class Engine:
             output_rows=np.array(output_rows, np.int32),
             adaptations=tuple(adaptations),
         )
+
+
+def _n_pages_missing(entries: Sequence_[Entry]) -> int:
+    return sum(entry.seq.n_pages_missing(len(entry.tokens)) for entry in entries)
 
 
 def _n_out(entry: Entry) -> int:

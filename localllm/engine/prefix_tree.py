@@ -143,6 +143,13 @@ class PrefixTree:
         self.n_evicted += n_freed
         return n_freed
 
+    def let_go(self, page: int) -> None:
+        """Take a page out of the tree, if one sequence alone uses it and nothing is known that goes on behind it."""
+        node = self._nodes.get(page)
+        if node is not None and not node.children and self._pages.n_users(page) == 2:
+            self._remove(node)
+            self.n_evicted += 1
+
     @property
     def n_idle(self) -> int:
         """Pages that nobody but the tree uses."""

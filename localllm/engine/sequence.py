@@ -131,6 +131,12 @@ class Sequence:
             self._table[self._n_held] = page
             self._n_held += 1
 
+    def own_tail(self) -> None:
+        """Have the page that the next token goes to out of the tree, if that alone uses it too: there is no room for a
+        copy."""
+        if self._pool.tree is not None and self._is_tail_shared():
+            self._pool.tree.let_go(int(self._table[len(self._tokens) // PAGE_POSITIONS]))
+
     def hold_page(self) -> int:
         """Takes the page for the next PAGE_POSITIONS tokens, which the caller writes and then notes with `extend`. The
         sequence's last page is full. Raises KVCacheFullError if there is none."""

@@ -153,6 +153,24 @@ def test_pages_in_use_do_not_give_way(engine: Engine) -> None:
         seq.close()
 
 
+@pytest.mark.parametrize("n_kept", [149, 70])
+def test_where_there_is_no_room_for_a_copy_the_known_page_is_written_to(engine: Engine, n_kept: int) -> None:
+    tokens, others = ids(160, 50), [engine.open_sequence((), f"other {i}") for i in range(3)]
+    whole = answer(engine, tokens, f"alone {n_kept}", 0)
+    answer(engine, tokens[:150], f"full {n_kept}", 0)
+    for i, (other, n) in enumerate(zip(others, (160, 160, 32), strict=True)):
+        engine.step([Entry(other, ids(n, 51 + i))])  # all pages but five
+    seq = engine.open_sequence(tokens[:150], f"full {n_kept}")
+    assert len(seq) == 149 and engine.n_pages_free == 0
+    seq.truncate(n_kept)
+    (logits,) = engine.step([Entry(seq, tokens[n_kept:])])
+    assert logits is not None and are_same(engine, logits[-1], whole)
+    seq.close()
+    assert are_same(engine, answer(engine, tokens, f"full {n_kept}", 159), whole)
+    for other in others:
+        other.close()
+
+
 SOME = st.lists(st.integers(0, 2), max_size=100)
 
 
