@@ -123,12 +123,9 @@ class Batch:
     def cancel(self, request_id: str) -> None:
         """End a request without another message; one that is not here is none of our business."""
         with self._changed:
-            canceled = [g for g in self._waiting if g.id == request_id]
-            self._waiting = deque(g for g in self._waiting if g.id != request_id)
+            self._forget_waiting({request_id})
             if any(g.id == request_id for g in self._active) or self._jobs.has(request_id):
                 self._canceled.add(request_id)
-        for generation in canceled:
-            generation.adapters.release()
 
     def close(self) -> None:
         """Let `run` return after its step."""
@@ -191,6 +188,7 @@ class Batch:
     def _remove_canceled(self) -> None:
         with self._changed:
             canceled, self._canceled = self._canceled, set()
+            self._forget_waiting(canceled)  # who was running, and has been paused since
         if not canceled:
             return
         self._jobs.cancel(canceled)
@@ -198,6 +196,12 @@ class Batch:
             if generation.id in canceled:
                 generation.is_done = True
         self._remove_done()
+
+    def _forget_waiting(self, request_ids: set[str]) -> None:
+        """Release those that wait, of these; the lock is held."""
+        for generation in [g for g in self._waiting if g.id in request_ids]:
+            self._waiting.remove(generation)
+            generation.adapters.release()
 
     def _give_way_to_interactive(self) -> None:
         with self._changed:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localllm.engine import Engine
+from localllm.engine import Engine, KVCacheFullError
 from localllm.gguf import open_gguf
 from localllm.messages import Prefill, Ready
 from localllm.runner.batch import Batch
@@ -77,6 +77,26 @@ def test_what_gave_way_waits_until_there_is_room(small_runner: Any) -> None:
         runner.submit(prompt, options={"num_predict": 40})
     runner.run()
     assert n_preemptions(runner) <= 2
+
+
+def test_who_is_canceled_while_giving_way_does_not_go_on(small_runner: Any) -> None:
+    runner = small_runner(n_tokens=70, n_parallel=2)
+    ids = [runner.submit(letter * 20, options={"num_predict": 40}) for letter in "uv"]
+    step = runner.engine.step
+
+    def cancel_where_full(entries: Any) -> Any:
+        try:
+            return step(entries)
+        except KVCacheFullError:
+            runner.batch.cancel(ids[1])  # by another thread, while this one looks for who gives way
+            raise
+
+    runner.engine.step = cancel_where_full
+    runner.run()
+    assert n_preemptions(runner) == 1
+    assert runner.result(ids[0]).done.stats.eval_count == 40
+    assert all(message.type != "done" for message in runner.result(ids[1]).messages)
+    assert runner.engine.open_sequences == []
 
 
 @pytest.fixture
