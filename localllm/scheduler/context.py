@@ -22,6 +22,9 @@ COMFORTABLE_CTX = 4096
 KV_CACHE_SHARE = 0.125
 """What of that memory the KV cache may take beyond one whole context: more prefixes to find again, and several long
 requests at the same time."""
+KV_CACHE_CONTEXTS = 4
+"""Whole contexts that the KV cache may hold: with a small model on a large machine, a share of memory is more than its
+prefixes are worth."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,13 @@ def fit(wish: ContextWish, cost: MemoryEstimate, room_bytes: int, num_parallel: 
 
 
 def pool_size(cost: MemoryEstimate, num_ctx: int, num_parallel: int, room_bytes: int) -> int:
-    """Tokens of the KV cache: one whole context, and up to one for each sequence within a share of what is left."""
+    """Tokens of the KV cache: one whole context, and up to one for each sequence, KV_CACHE_CONTEXTS at most, within a
+    share of what is left."""
     if not cost.kv_bytes_per_token:
         return num_ctx
     left = room_bytes - cost.total_bytes(num_ctx, 0)
-    return max(num_ctx, min(num_ctx * num_parallel, int(left * KV_CACHE_SHARE / cost.kv_bytes_per_token)))
+    most = num_ctx * min(num_parallel, KV_CACHE_CONTEXTS)
+    return max(num_ctx, min(most, int(left * KV_CACHE_SHARE / cost.kv_bytes_per_token)))
 
 
 def longest_fitting(cost: MemoryEstimate, room_bytes: int) -> int:

@@ -68,7 +68,7 @@ def test_what_fits_fits(cost: MemoryEstimate, room: int, num_ctx: int, is_automa
         assert cost.total_bytes(asked, asked) > room
         return
     assert cost.total_bytes(size.num_ctx, size.num_kv) <= room + 1
-    assert size.num_ctx <= size.num_kv <= size.num_ctx * num_parallel
+    assert size.num_ctx <= size.num_kv <= size.num_ctx * min(num_parallel, context.KV_CACHE_CONTEXTS)
     assert size.num_ctx >= cost.capped(wish.num_ctx)
     assert is_automatic or size.num_ctx == cost.capped(wish.num_ctx)
 
@@ -91,7 +91,7 @@ def test_an_explicit_context_is_had_as_it_is_up_to_the_trained_one() -> None:
 @pytest.mark.parametrize(
     ("num_ctx", "num_parallel", "room", "expected"),
     [
-        (1000, 16, 10**9, 16_000),
+        (1000, 16, 10**9, 4000),
         (1000, 1, 10**9, 1000),
         (1000, 16, 26_000, 1000),
         (1000, 16, 66_000, 2000),

@@ -255,7 +255,7 @@ async def test_models_that_do_not_fit_together_take_turns(make_scheduler: Make, 
 async def test_the_runner_is_told_the_sizes(make_scheduler: Make, want: Want, ask: Ask) -> None:
     scheduler = make_scheduler(**memory_of(41_000))
     async with started(scheduler):
-        for num_parallel, num_kv in ((16, 5000), (2, 2000), (1, 1000)):
+        for num_parallel, num_kv in ((16, 4000), (2, 2000), (1, 1000)):
             wanted = want(f"m{num_parallel}", num_ctx=1000, num_parallel=num_parallel)
             told = json.loads(await text_of(scheduler, wanted, ask("!load"), 0))
             assert (told["num_ctx"], told["num_kv"], told["num_parallel"]) == (1000, num_kv, num_parallel)
