@@ -8,6 +8,7 @@ is that of SGLang's RadixAttention (Zheng et al., 2023).
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 from typing import Protocol
@@ -17,14 +18,16 @@ from localllm.engine.pages import PageAllocator
 
 
 class Node:
-    """`tokens` are those of the page, at most PAGE_POSITIONS; only a full one has children, by their tokens.
+    """`tokens` are those of the page, at most PAGE_POSITIONS; only a full one has children, by their tokens, which
+    `order` has in order: neighbours there are those that begin alike for the longest. No child's begin another's.
 
     A root has no page (-1) and no parent; a node that left the tree has no page either. `key` is that of its root,
     `depth` how many pages end with it. `chain` and `is_kept` are for the tree's listener.
     """
 
     __slots__ = (
-        *("chain", "children", "depth", "is_kept", "is_queued", "key", "last_used", "page", "parent", "tokens"),
+        *("chain", "children", "depth", "is_kept", "is_queued", "key", "last_used", "order", "page", "parent"),
+        "tokens",
     )
 
     def __init__(self, tokens: tuple[int, ...], page: int, parent: Node | None, key: Hashable) -> None:
@@ -36,6 +39,7 @@ class Node:
         self.chain = b""
         self.is_kept = False
         self.children: dict[tuple[int, ...], Node] = {}
+        self.order: list[tuple[int, ...]] = []
         self.last_used = 0
         self.is_queued = False
 
@@ -95,12 +99,11 @@ class PrefixTree:
             found.append(child)
             node, n = child, n + PAGE_POSITIONS
         rest = tuple(tokens[n : n + PAGE_POSITIONS])
-        best, n_best = None, 0
-        for child in node.children.values():
-            if rest and child.tokens[0] == rest[0] and (length := common_length(child.tokens, rest)) > n_best:
-                best, n_best = child, length
-        if best is not None:
-            found.append(best)
+        at = bisect_left(node.order, rest)
+        near = [(common_length(like, rest), like) for like in node.order[max(0, at - 1) : at + 1]]
+        n_best, best = max(near, default=(0, ()))
+        if n_best:
+            found.append(node.children[best])
         if found:
             self._use(found[-1])
         return found, n + n_best
@@ -111,19 +114,18 @@ class PrefixTree:
         """
         known = parent.children.get(tokens)
         if known is None:
-            begun = []  # with the beginning of what is known now
-            for child in parent.children.values():
-                n = common_length(child.tokens, tokens)
-                if n == len(tokens):
-                    return None
-                if n == len(child.tokens):
-                    begun.append(child)
+            at = bisect_left(parent.order, tokens)
+            if at < len(parent.order) and parent.order[at][: len(tokens)] == tokens:
+                return None
+            before = parent.order[at - 1] if at else tokens
+            begun = parent.children[before] if at and tokens[: len(before)] == before else None
             known = parent.children[tokens] = self._nodes[page] = Node(tokens, page, parent, parent.key)
+            parent.order.insert(at, tokens)
             self._pages.keep(page)
             if self._listener:
                 self._listener.added(known)
-            for child in begun:
-                self._remove(child)
+            if begun:
+                self._remove(begun)
         self._use(known)
         return known
 
@@ -172,6 +174,7 @@ class PrefixTree:
             self._listener.removed(leaf)
         page, leaf.page = leaf.page, -1
         del above.children[leaf.tokens], self._nodes[page]
+        del above.order[bisect_left(above.order, leaf.tokens)]
         self._pages.give_up(page)
         above.last_used = max(above.last_used, leaf.last_used)
         if above.parent is None and not above.children:
