@@ -8,13 +8,11 @@ from pathlib import Path
 from localllm.engine import Engine
 from localllm.engine.backend import Progress
 from localllm.engine.sequence import n_pages_for
-from localllm.errors import OptionError
 from localllm.gguf import GGUFFile, open_gguf
+from localllm.gguf.drafts import check_draft
 from localllm.messages import LoadRequest, ModelSpec
 from localllm.models import check_architecture
 
-# Vocabularies are padded to sizes that kernels like; so many tokens one may have that the other lacks.
-MAX_PADDING = 256
 DRAFT_N_BATCH = 128
 
 
@@ -39,11 +37,7 @@ def load_draft(
     draft_gguf = open_gguf(spec.model_paths)
     try:
         check_architecture(draft_gguf)
-        if problem := difference(gguf, draft_gguf):
-            raise OptionError(
-                f'draft model "{spec.name}" does not fit "{request.model.name}": {problem}',
-                hint="take a smaller model of the same family, or set draft_num_predict to 0",
-            )
+        check_draft(request.model.name, gguf.metadata, spec.name, draft_gguf.metadata)
         n_ctx_train = draft_gguf.get(f"{draft_gguf.architecture}.context_length", int, 0)
         draft_engine = Engine.load(
             draft_gguf,
@@ -62,19 +56,3 @@ def load_draft(
         raise
     draft_gguf.drop_pages()
     return Draft(draft_engine, draft_gguf)
-
-
-def difference(gguf: GGUFFile, draft: GGUFFile) -> str:
-    """In what a draft's vocabulary differs from a model's; empty where tokens of the one are those of the other."""
-    kind, draft_kind = (file.metadata.get("tokenizer.ggml.model") for file in (gguf, draft))
-    if kind != draft_kind:
-        return f"its tokenizer is {draft_kind!r}, not {kind!r}"
-    if f"{draft.architecture}.pooling_type" in draft.metadata:
-        return "it makes vectors, not text"
-    tokens, draft_tokens = (list(file.metadata.get("tokenizer.ggml.tokens") or []) for file in (gguf, draft))
-    if abs(len(tokens) - len(draft_tokens)) > MAX_PADDING:
-        return f"it has {len(draft_tokens)} tokens, not {len(tokens)}"
-    for i, (token, draft_token) in enumerate(zip(tokens, draft_tokens, strict=False)):
-        if token != draft_token:
-            return f"its token {i} is {draft_token!r}, not {token!r}"
-    return ""

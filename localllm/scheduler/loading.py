@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from localllm.errors import (
     ContextMemoryError,
@@ -22,7 +24,9 @@ from localllm.errors import (
     RunnerError,
     ServerBusyError,
 )
-from localllm.messages import LoadRequest
+from localllm.gguf.drafts import check_draft
+from localllm.gguf.parts import open_parts
+from localllm.messages import LoadRequest, ModelSpec
 from localllm.scheduler import context
 from localllm.scheduler.budget import Budget
 from localllm.scheduler.context import ContextSize, ContextWish
@@ -131,6 +135,8 @@ class Loading:
         try:
             cost = await asyncio.to_thread(self._estimate, want)
             wish = self._possible_wish(waiter, cost)
+            if want.draft is not None:
+                await asyncio.to_thread(_check_draft, want.model, want.draft)
             if (old := self._residents.get(key)) is not None:
                 await self._residents.displace(old, "reload")
             size = await self._make_room(waiter, wish, cost)
@@ -332,6 +338,15 @@ def _goes_late(resident: Resident) -> tuple[bool, bool, bool, int, int]:
     """What of two models to unload the other first for."""
     is_busy = resident.n_interactive > 0, resident.active > 0
     return *is_busy, not resident.draining, resident.keep_alive_ns, resident.idle_since_ns
+
+
+def _check_draft(model: ModelSpec, draft: ModelSpec) -> None:
+    """Refuse a draft model that does not fit before anything is unloaded for it. Raises: OptionError, GGUFError."""
+    with contextlib.ExitStack() as stack:
+        parts = [open_parts([Path(path) for path in spec.model_paths]) for spec in (model, draft)]
+        for header in itertools.chain(*parts):
+            stack.callback(header.close)
+        check_draft(model.name, parts[0][0].metadata, draft.name, parts[1][0].metadata)
 
 
 def _size(n_bytes: int) -> str:

@@ -1,6 +1,6 @@
 """The draft model of a request: by name from the store, or the one that its model came with; it loads nothing.
 
-Whether it fits is for the runner to see, by the vocabularies of both.
+Whether it fits is for the scheduler to see, by the vocabularies of both.
 """
 
 from typing import Any

@@ -64,3 +64,19 @@ async def test_a_draft_that_is_not_there(running: Callable[..., Any], models: st
         response = await r.post("/api/generate", {"model": "lost", "prompt": "x"})
         assert response.status_code == 404
         assert response.json()["error"] == "draft model 'nowhere' of 'lost:latest': model 'nowhere' not found"
+
+
+async def test_a_draft_that_does_not_fit_costs_nobody_anything(
+    running: Callable[..., Any], models: str, add_model: Add
+) -> None:
+    """It is refused as often as it is asked for, and the model stays where it is."""
+    add_model("vectors", kind="bert")
+    async with running() as r:
+        body = {"model": "plain", "prompt": "!pid", "stream": False}
+        pid = (await r.post("/api/generate", body)).json()["response"]
+        for _ in range(2):
+            response = await r.post("/api/generate", {**body, "options": {"draft_model": "vectors"}})
+            assert response.status_code == 400
+            assert response.json()["error"].startswith('draft model "vectors:latest" does not fit "plain:latest": its')
+            assert "draft_num_predict" in response.json()["hint"]
+        assert (await r.post("/api/generate", body)).json()["response"] == pid
