@@ -92,9 +92,10 @@ class Daemon(Server):
         self.wait("/")
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The object that answers a request that is not streamed. Raises: httpx.HTTPStatusError."""
+        """The object that answers a request that is not streamed. Raises: RuntimeError of what the daemon says."""
         response = self.http.post(path, json={"stream": False, **body})
-        response.raise_for_status()
+        if response.status_code != 200:
+            raise RuntimeError(f"{path}: status {response.status_code}: {response.text}")
         answer: dict[str, Any] = response.json()
         return answer
 

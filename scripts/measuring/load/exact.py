@@ -13,8 +13,10 @@ from measuring.load.rounds import Figures
 from measuring.load.texts import Texts
 from measuring.servers import Daemon
 
-PROMPT_TOKENS = (20, 300)
+PROMPT_TOKENS = (10, 150)
 OUTPUT_TOKENS = (16, 96)
+LONG_OUTPUT_TOKENS = (300, 500)
+"""Of every third request, which grows so far beyond its prompt that there is too little room for all in the end."""
 KINDS = ("greedy", "sampled", "penalties", "mirostat", "schema", "logprobs", "repeats")
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -62,7 +64,14 @@ class Exact:
         text = texts.of(texts.between(*PROMPT_TOKENS))
         text = f"{shared}. {text}" if i % 5 == 0 else text
         text = f"Repeat: {text[:200]}\n\n{text[:200]}\n\n" if kind == "repeats" else text
-        options = {"num_predict": texts.between(*OUTPUT_TOKENS), "seed": i, **OPTIONS.get(kind, {})}
+        is_long = i % 3 == 0
+        n_output = texts.between(*(LONG_OUTPUT_TOKENS if is_long else OUTPUT_TOKENS))
+        options = {
+            "num_predict": n_output,
+            "ignore_eos": is_long and kind != "schema",
+            "seed": i,
+            **OPTIONS.get(kind, {}),
+        }
         body: dict[str, Any] = {"model": model, "stream": False, "options": options}
         if kind == "schema":
             body["format"] = SCHEMA

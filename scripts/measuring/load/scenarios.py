@@ -23,6 +23,8 @@ from measuring.load.texts import Texts
 from measuring.servers import Daemon
 
 Result = dict[str, Any]
+LITTLE_CTX = 1024
+"""Tokens of a context where there is little memory: the KV cache holds one of that length at least."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def tell(line: str) -> None:
 
 def _little(wanted: Wanted) -> dict[str, str | int]:
     """Settings of a daemon that has to share out memory."""
-    return {"MAX_MEMORY": wanted.memory} if wanted.memory else {}
+    return {"CONTEXT_LENGTH": LITTLE_CTX, **({"MAX_MEMORY": wanted.memory} if wanted.memory else {})}
 
 
 def _ours(name: str, rounds: list[Figures], musts: list[Must]) -> Result:
