@@ -12,9 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from measuring.load import mixed, shared, stall
+from measuring.load import mixed, shared, soak, stall
 from measuring.load.chats import Answer, Chat, ask
+from measuring.load.exact import Exact
+from measuring.load.lookup import Lookup, UnequalError
 from measuring.load.rounds import Must, medians, percentile, ratio, take
+from measuring.load.soak import Held
 from measuring.load.texts import Texts
 
 CHAT = Chat(({"role": "user", "content": "hi"},), n_output=2, seed=7)
@@ -151,6 +154,61 @@ def test_what_is_shared_is_compared_with_what_is_not() -> None:
     assert found["cold_ms"] == pytest.approx(2000) and found["slowest_ms"] == pytest.approx(200)
 
 
+class FakeDaemon:
+    """Answers chats with what it is told; a list of their options is kept."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self._answers, self.asked = list(answers), []
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(body["options"])
+        return self._answers[-1 if "draft_num_predict" in body["options"] else 0]
+
+
+GUESSED = {"message": "a", "eval_count": 400, "eval_duration": 10**9, "draft_count": 100, "draft_accepted_count": 80}
+PLAIN = {"message": "a", "eval_count": 400, "eval_duration": 4 * 10**9}
+
+
+def test_guesses_are_compared_with_none_and_who_goes_first_takes_turns() -> None:
+    for i in (0, 1):
+        daemon: Any = FakeDaemon(GUESSED, PLAIN)
+        found = Lookup().run(daemon, "m", i)
+        assert found["lookup"] == 4 and found["plain_tokens_per_s"] == 100 and found["accepted"] == 0.8
+        assert [options.get("draft_num_predict") for options in daemon.asked] == ([0, None] if i else [None, 0])
+        assert all(options["temperature"] == 0 for options in daemon.asked)
+
+
+@pytest.mark.parametrize("change", [{"message": "b"}, {"eval_count": 399}])
+def test_guesses_that_change_an_answer_end_the_measurement(change: dict[str, Any]) -> None:
+    daemon: Any = FakeDaemon(GUESSED, PLAIN | change)
+    with pytest.raises(UnequalError):
+        Lookup().run(daemon, "m", 0)
+
+
+def test_requests_of_all_kinds_are_the_same_from_the_same_seed() -> None:
+    requests, again = (Exact(60).requests("m", Texts(len, "a")) for _ in range(2))
+    assert requests == again
+    assert {request.path for request in requests} == {"/api/chat", "/api/generate"}
+    options = [request.body["options"] for request in requests]
+    assert sum("format" in request.body for request in requests) >= 5
+    assert sum(each.get("temperature") == 0 for each in options) >= 10
+    assert sum(each["num_predict"] >= 200 for each in options) == 15
+    assert len({each["seed"] for each in options}) == 60
+
+
+def held(**changes: int) -> Held:
+    nothing = {"pages_used": 0, "running": 0, "processes": 2, "files": 20, "daemon_bytes": 100, "runner_bytes": 1000}
+    return Held(**{**nothing, **changes})
+
+
+def test_a_soak_compares_with_the_first_look() -> None:
+    ends = {"done": 5, "queue": 1, "decode": 2, "status 503": 1, "error": 1}
+    found = soak.figures([held(), held(pages_used=3), held(files=22, processes=3, daemon_bytes=110)], ends)
+    assert (found["requests"], found["canceled"], found["failed"]) == (10, 3, 2)
+    assert (found["pages_used"], found["more_files"], found["more_processes"]) == (3, 2, 1)
+    assert found["daemon_growth"] == pytest.approx(1.1) and found["runner_growth"] == 1
+
+
 @pytest.mark.integration
 def test_bench_load_measures_a_daemon(run_bench: Callable[..., dict[str, Any]], tiny_model: Path) -> None:
     few = ("--rounds", 1, "--threads", 1, "--clients", 2, "--chats", 3)
@@ -158,3 +216,19 @@ def test_bench_load_measures_a_daemon(run_bench: Callable[..., dict[str, Any]], 
     mixed_found, shared_found = found["scenarios"]
     assert mixed_found["ours"]["tokens_per_s"] > 0 and 3 * 64 <= mixed_found["ours"]["output_tokens"] <= 3 * 256
     assert shared_found["ours"]["cached_tokens"] > 1900 and shared_found["musts"]
+
+
+@pytest.mark.integration
+def test_bench_load_holds_answers_against_each_other(
+    run_bench: Callable[..., dict[str, Any]], tiny_model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(tiny_model.read_bytes() + bytes(32))
+    scenarios = ("--scenarios", "restart,lookup,exact,soak", "--rounds", 1, "--threads", 1, "--requests", 60)
+    found = {each["scenario"]: each for each in run_bench("bench-load", tiny_model, other, *scenarios)["scenarios"]}
+    assert found["restart"]["ours"]["cached_tokens"] > 1900
+    assert found["lookup"]["ours"]["tokens"] == 400  # and they were the same
+    assert found["exact"]["ours"]["different"] == found["exact"]["ours"]["failed"] == 0
+    held = found["soak"]["ours"]
+    assert held["requests"] == 60 and 0 < held["canceled"] < 40
+    assert held["failed"] == held["pages_used"] == held["running"] == held["more_files"] == 0

@@ -15,8 +15,8 @@ from measuring.servers import Daemon
 
 PROMPT_TOKENS = (10, 150)
 OUTPUT_TOKENS = (16, 96)
-LONG_OUTPUT_TOKENS = (300, 500)
-"""Of every third request, which grows so far beyond its prompt that there is too little room for all in the end."""
+LONG_OUTPUT_TOKENS = (200, 300)
+"""Of every fourth request, which grows so far beyond its prompt that there is too little room for all in the end."""
 KINDS = ("greedy", "sampled", "penalties", "mirostat", "schema", "logprobs", "repeats")
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -64,7 +64,7 @@ class Exact:
         text = texts.of(texts.between(*PROMPT_TOKENS))
         text = f"{shared}. {text}" if i % 5 == 0 else text
         text = f"Repeat: {text[:200]}\n\n{text[:200]}\n\n" if kind == "repeats" else text
-        is_long = i % 3 == 0
+        is_long = i % 4 == 0
         n_output = texts.between(*(LONG_OUTPUT_TOKENS if is_long else OUTPUT_TOKENS))
         options = {
             "num_predict": n_output,

@@ -12,6 +12,8 @@ from measuring.load.sides import Side
 from measuring.load.texts import Texts
 from measuring.servers import Daemon
 
+N_OUTPUT = 8
+"""Enough for a piece of text: some tokens are only part of a character."""
 SETTLE_S = 1.0
 """After an answer, so that what is written in the background does not add to what is measured next."""
 
@@ -24,11 +26,11 @@ class Restart:
 
     def run(self, daemon: Daemon, model: str, texts: Texts) -> Figures:
         """One round: the times to the first token in ms, the model in memory; `restart` is that after it ÷ cold."""
-        prompt = Chat(({"role": "user", "content": texts.of(self.n_prompt)},), 1)
+        prompt = Chat(({"role": "user", "content": texts.of(self.n_prompt)},), N_OUTPUT)
         cold = self._ask(daemon, model, prompt)
         warm = self._ask(daemon, model, prompt)
         daemon.restart()
-        self._ask(daemon, model, Chat(({"role": "user", "content": "hi"},), 1))  # loads the model
+        self._ask(daemon, model, Chat(({"role": "user", "content": "hi"},), N_OUTPUT))  # loads the model
         after = self._ask(daemon, model, prompt)
         return {
             "cold_ms": 1000 * cold.ttft_s,

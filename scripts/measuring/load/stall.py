@@ -27,7 +27,7 @@ class Stall:
     def chats(self, texts: Texts) -> tuple[Chat, Chat]:
         """The running answer, and the one with the long prompt."""
         running = Chat(({"role": "user", "content": texts.of(QUESTION_TOKENS)},), self.n_running, 1, A_TOKEN_A_STEP)
-        return running, Chat(({"role": "user", "content": texts.of(self.n_prompt)},), 1, seed=2)
+        return running, Chat(({"role": "user", "content": texts.of(self.n_prompt)},), 4, seed=2)
 
     async def run(self, side: Side, chats: tuple[Chat, Chat]) -> Figures:
         """One round of one side: the running answer is left at its first token after the prompt's, and comes once more
@@ -38,7 +38,7 @@ class Stall:
             while len(running.piece_s) <= self.n_before and not answering.done():
                 await asyncio.sleep(0.001)
             arrived = await ask(http, side.model, chats[1])
-            while running.end_s < arrived.end_s and not answering.done():
+            while running.end_s < arrived.piece_s[0] and not answering.done():
                 await asyncio.sleep(0.001)
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
@@ -53,7 +53,7 @@ class Stall:
 def figures(running: Answer, arrived: Answer, undisturbed: Answer) -> Figures:
     """Times in ms: of the gaps in which the prompt was being evaluated, and of all gaps of the same answer when there
     was none; `stall` is p99 ÷ the median of those."""
-    during = [1000 * gap for gap in running.gaps_s(arrived.sent_s, arrived.end_s)]
+    during = [1000 * gap for gap in running.gaps_s(arrived.sent_s, arrived.piece_s[0])]
     before_ms = statistics.median(1000 * gap for gap in undisturbed.gaps_s())
     p99 = percentile(during, 0.99)
     return {
