@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -122,14 +123,14 @@ class Daemon(Server):
 
 
 def _cache_in(folder: Path) -> Path:
-    """A cache folder whose parts of MADE_OF_FILES are the user's."""
+    """A new cache folder whose parts of MADE_OF_FILES are the user's; prompts of an earlier daemon are not in it."""
     cache = folder / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(cache, ignore_errors=True)
+    cache.mkdir(parents=True)
     for name in MADE_OF_FILES:
         users = env.cache_dir() / name
         users.mkdir(parents=True, exist_ok=True)
-        if not (cache / name).is_symlink():
-            (cache / name).symlink_to(users)
+        (cache / name).symlink_to(users)
     return cache
 
 

@@ -16,8 +16,8 @@ from measuring.load.rounds import Figures
 from measuring.load.texts import Texts
 from measuring.servers import Daemon
 
-PROMPT_TOKENS = (20, 600)
-OUTPUT_TOKENS = (8, 64)
+PROMPT_TOKENS = (20, 300)
+OUTPUT_TOKENS = (8, 48)
 CANCELED_SHARE = 1 / 3
 MOMENTS = ("queue", "prefill", "decode")
 SETTLE_S = 60.0
