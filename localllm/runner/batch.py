@@ -297,7 +297,9 @@ class Batch:
             seq = self._engine.open_sequence(generation.pending, generation.adapters.key)
         except NoSlotError:  # jobs have them all
             return False
-        if not self._has_room(generation, seq):
+        if not self._has_room(generation, seq) and not (
+            self._jobs.give_way_to_interactive() and self._has_room(generation, seq)
+        ):
             seq.close()
             self._refused = generation, self._engine.n_pages_free, len(self._active)
             return False

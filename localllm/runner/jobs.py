@@ -81,15 +81,24 @@ class Jobs:
 
     def give_way(self) -> bool:
         """Give back the pages of all jobs, whose inputs begin anew; False where they held none."""
-        n_free = self._engine.n_pages_free
         with self._changed:
             jobs = list(self._jobs)
+        is_more = self._close(jobs)
+        if is_more:
+            self._n_free_too_few = self._engine.n_pages_free
+        return is_more
+
+    def give_way_to_interactive(self) -> bool:
+        """The same for those that nobody waits for, and that have no turn while others do."""
+        with self._changed:
+            jobs = [job for job in self._jobs if not job.is_interactive]
+        return self._close(jobs)
+
+    def _close(self, jobs: Sequence[VectorJob]) -> bool:
+        n_free = self._engine.n_pages_free
         for job in jobs:
             job.close()
-        if self._engine.n_pages_free == n_free:
-            return False
-        self._n_free_too_few = self._engine.n_pages_free
-        return True
+        return self._engine.n_pages_free > n_free
 
     def step(self, job: VectorJob, decoding: Sequence[Part], is_alone: bool) -> None:
         """One step of a job, beside answers of which such parts decode; `is_alone`: nobody else holds pages."""

@@ -193,6 +193,26 @@ def test_jobs_take_part(small_runner: Any, order: str) -> None:
     assert engine.open_sequences == []
 
 
+def test_a_job_that_nobody_waits_for_keeps_no_room_from_who_does(small_runner: Any) -> None:
+    runner = small_runner(n_tokens=90, n_parallel=2)
+    engine, rows = runner.engine, []
+    job = vector_job(engine, [[65] * 60, [66] * 10], rows)
+    job.is_interactive = False
+    runner.batch.submit_job(job)
+    for _ in range(3):
+        runner.batch.step()
+    assert engine.n_pages_free == 42
+    ids = [runner.submit(letter * 20, options={"num_predict": 20}) for letter in "uv"]
+    for _ in range(12):
+        runner.batch.step()
+    assert len(runner.batch._active) == 2
+    runner.run()
+    assert all(runner.result(request_id).done.stats.eval_count == 20 for request_id in ids) and not job.is_done
+    for _ in range(20):
+        runner.batch.step()
+    assert job.is_done and len(rows) == 2 and engine.open_sequences == []
+
+
 def test_what_cannot_fit_alone_is_an_error_with_the_numbers(small_runner: Any) -> None:
     runner = small_runner(n_tokens=30)
     error = runner.generate("u" * 40).error
