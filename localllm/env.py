@@ -30,6 +30,8 @@ DEFAULT_PORT = 11434
 AUTOMATIC_NUM_PARALLEL = 16
 KV_CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")
 _SCHEME_PORTS = {"http": 80, "https": 443}
+# A size below is meant as another unit, or as on and off.
+FEWEST_BYTES = 100
 _SIZE_FACTORS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 T = TypeVar("T")
@@ -239,7 +241,10 @@ def _parse_size(text: str) -> int:
 
 def _parse_bytes(text: str) -> int:
     number = text.upper().removesuffix("B").rstrip()
-    return int(_parse_amount(number.rstrip("KMGT")) * _SIZE_FACTORS.get(number[-1:], 1))
+    amount, factor = _parse_amount(number.rstrip("KMGT")), _SIZE_FACTORS.get(number[-1:], 1)
+    if factor == 1 and 0 < amount < FEWEST_BYTES:
+        raise ValueError(text)
+    return int(amount * factor)
 
 
 def _parse_amount(text: str) -> float:
@@ -257,14 +262,14 @@ def _disk_bytes(folder: Path) -> int:
 
 def weight_cache_max() -> int:
     """Bytes that the repacked weights of all models may take in the cache folder."""
-    expected = "a share of the disk such as 20%, a size such as 50GB, or a number of bytes"
+    expected = "a share of the disk such as 20%, a size such as 50GB, or bytes (100 or more)"
     size = _read("WEIGHT_CACHE_MAX", -1, _parse_size, expected)
     return _parse_size(_BY_NAME["WEIGHT_CACHE_MAX"].default) if size < 0 else size
 
 
 def kv_disk() -> int:
     """Bytes that pages of KV caches, of all models, may take in the cache folder; 0 keeps none."""
-    expected = "a share of the disk such as 5%, a size such as 10GB, or a number of bytes"
+    expected = "a share of the disk such as 5%, a size such as 10GB, or bytes (100 or more)"
     size = _read("KV_DISK", -1, _parse_size, expected)
     return _parse_size(_BY_NAME["KV_DISK"].default) if size < 0 else size
 
@@ -296,7 +301,7 @@ def max_memory(total_bytes: int) -> int:
             raise ValueError(text)
         return min(amount, total_bytes)
 
-    expected = "a share of the memory such as 50%, a size such as 8GB, or a number of bytes"
+    expected = "a share of the memory such as 50%, a size such as 8GB, or bytes (100 or more)"
     return _read("MAX_MEMORY", parse(_BY_NAME["MAX_MEMORY"].default), parse, expected)
 
 
@@ -385,17 +390,17 @@ def tls_key() -> Path | None:
 
 def max_body() -> int:
     """Bytes of the largest body of a request."""
-    return _read("MAX_BODY", 64 * 10**6, _parse_bytes, "a size such as 64MB, or a number of bytes")
+    return _read("MAX_BODY", 64 * 10**6, _parse_bytes, "a size such as 64MB, or bytes (100 or more)")
 
 
 def max_upload() -> int:
     """Bytes of the largest file that may be uploaded."""
-    return _read("MAX_UPLOAD", 512 * 10**6, _parse_bytes, "a size such as 512MB, or a number of bytes")
+    return _read("MAX_UPLOAD", 512 * 10**6, _parse_bytes, "a size such as 512MB, or bytes (100 or more)")
 
 
 def files_max() -> int:
     """Bytes that uploaded files and results of batches may take together."""
-    return _read("FILES_MAX", 10 * 10**9, _parse_bytes, "a size such as 10GB, or a number of bytes")
+    return _read("FILES_MAX", 10 * 10**9, _parse_bytes, "a size such as 10GB, or bytes (100 or more)")
 
 
 def _parse_positive_duration_s(text: str) -> float:

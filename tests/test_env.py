@@ -170,7 +170,7 @@ def test_shares_of_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert env.weight_cache_max() == 75
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "GB", "nan", "inf", "5%%", "-3%"])
+@pytest.mark.parametrize("text", ["much", "-1", "GB", "nan", "inf", "5%%", "-3%", "1", "99b"])
 def test_sizes_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("LOCALLLM_WEIGHT_CACHE_MAX", text)
     with pytest.raises(SettingError, match="share of the disk"):
@@ -185,7 +185,7 @@ def test_what_models_may_take(monkeypatch: pytest.MonkeyPatch, text: str, n_byte
     assert env.max_memory(1000) == n_bytes
 
 
-@pytest.mark.parametrize("text", ["0", "0%", "-1GB", "half", "nan", "50 percent"])
+@pytest.mark.parametrize("text", ["0", "0%", "-1GB", "half", "nan", "50 percent", "8"])
 def test_what_models_may_take_must_be_something(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("LOCALLLM_MAX_MEMORY", text)
     (problem,) = env.check()
