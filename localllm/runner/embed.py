@@ -127,9 +127,17 @@ def _fitting(tokenizer: Tokenizer, tokens: list[int], limit: int, may_cut: bool)
     if len(tokens) <= limit:
         return tokens
     if not may_cut:
-        raise ContextLengthError(TOO_LONG, len(tokens), limit)
+        raise _too_long(len(tokens), limit, may_cut)
     end = tokens[-1:] if tokens[-1] == tokenizer.last and limit > 1 else []
     return tokens[: limit - len(end)] + end
+
+
+def _too_long(n_tokens: int, limit: int, may_cut: bool) -> ContextLengthError:
+    """What is too long, in Ollama's words; the counts stand in the hint."""
+    hint = f"{n_tokens} tokens are more than the context of {limit}"
+    if not may_cut:
+        hint += '; `"truncate": true` leaves out what is too much'
+    return ContextLengthError(TOO_LONG, n_tokens, limit, hint=hint)
 
 
 def _lost(n_whole: list[int], inputs: list[list[int]]) -> dict[str, int] | None:
@@ -147,7 +155,7 @@ def _pair(model: VectorModel, query: str, document: str, limit: int, may_cut: bo
     # What is left may take more tokens again: a character cut in the middle becomes another one.
     while len(tokens) > limit:
         if not may_cut or not words:
-            raise ContextLengthError(TOO_LONG, len(tokens), limit)
+            raise _too_long(n_all, limit, may_cut)
         words = words[: max(0, len(words) - (len(tokens) - limit))]
         tokens = _joined(model, query, model.tokenizer.decode(words))
     return tokens, n_all

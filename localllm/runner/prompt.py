@@ -46,13 +46,15 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Renders, tokenises and fits prompts for one model and a context of `n_ctx` tokens."""
+    """Renders, tokenises and fits prompts for one model and a context of `n_ctx` tokens, of the `n_ctx_train` that it
+    was trained for (0: nobody knows)."""
 
-    def __init__(self, name: str, tokenizer: Tokenizer, templates: Templates, n_ctx: int) -> None:
+    def __init__(self, name: str, tokenizer: Tokenizer, templates: Templates, n_ctx: int, n_ctx_train: int = 0) -> None:
         self._name = name
         self._tokenizer = tokenizer
         self._templates = templates
         self._n_ctx = n_ctx
+        self._is_longest = 0 < n_ctx_train <= n_ctx
         bos = tokenizer.bos_id
         self._bos = "" if bos is None else tokenizer.piece(bos, special=True).decode(errors="replace")
 
@@ -230,7 +232,8 @@ class PromptBuilder:
             # Where it was cut, the text takes other tokens than before.
             n_dropped += len(prompt.tokens) - limit
         what = "more than" if n_all > self._n_ctx else "which leaves no room for an answer in"
-        text = f"the prompt has {n_all} tokens, {what} the context of {self._n_ctx}; shorten it or raise num_ctx"
+        text = f"the prompt has {n_all} tokens, {what} the context of {self._n_ctx}; shorten it"
+        text += ", the model was trained for no longer context" if self._is_longest else " or raise num_ctx"
         hint = (
             None if request.truncate else '`"truncate": true` (`localllm run --truncate`) leaves out what is too much'
         )

@@ -146,7 +146,9 @@ class Preparation:
     def __init__(self, model: Model, send: Callable[[Message], None]) -> None:
         self._model = model
         self._send = send
-        self._prompts = lru_cache(8)(partial(PromptBuilder, model.name, model.tokenizer, model.templates))
+        self._prompts = lru_cache(8)(
+            partial(PromptBuilder, model.name, model.tokenizer, model.templates, n_ctx_train=model.ready.n_ctx_train)
+        )
         self._breakers = lru_cache(8)(self._find_breakers)
         self._n_vocab = min(model.tokenizer.n_vocab, model.engine.n_vocab)
         self._constraints = Constraints(model.name, model.tokenizer, self._n_vocab)

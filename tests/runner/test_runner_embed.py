@@ -132,6 +132,7 @@ def test_a_text_too_long_loses_its_end_or_is_refused(bert: Vectors) -> None:
     assert bert.embed(["hello " * 30], options={"num_ctx": 8}) is not None and bert.n_tokens == [8]
     error = bert.refusal(embed_of(["hello " * 30], truncate=False))
     assert error.error == "the input length exceeds the context length" and error.kind == "ContextLengthError"
+    assert f"{error.fields['n_prompt']} tokens are more than the context of {error.fields['n_ctx']};" in str(error.hint)
     assert error.fields == {"n_prompt": 32, "n_ctx": 16}
     assert bert.embed(["hello " * 14], truncate=False).shape == (1, 32)
 

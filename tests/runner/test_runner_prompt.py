@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from localllm.messages import Rendered
+from localllm.errors import ContextLengthError
+from localllm.messages import GenerateRequest, Rendered
+from localllm.runner.prompt import PromptBuilder
 
 USER = {"role": "user", "content": "u"}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
@@ -91,6 +93,15 @@ def test_a_turn_that_fits_is_never_shortened(script_runner: Any) -> None:
     error = runner.chat([*LONG_CHAT[1:], too_long]).error
     assert (error.kind, error.fields) == ("ContextLengthError", {"n_prompt": 128, "n_ctx": 128})
     assert "no room for an answer" in error.error
+
+
+@pytest.mark.parametrize(("n_ctx_train", "advice"), [(128, "trained for no longer"), (129, "raise num_ctx")])
+def test_nobody_is_told_to_raise_what_cannot_be(script_runner: Any, n_ctx_train: int, advice: str) -> None:
+    model = script_runner(n_ctx=128).model
+    prompts = PromptBuilder("m", model.tokenizer, model.templates, 128, n_ctx_train)
+    with pytest.raises(ContextLengthError, match=advice) as caught:
+        prompts.build(GenerateRequest("1", "chat", messages=[said("user", "u" * 200)]))
+    assert ("raise" in str(caught.value)) == (n_ctx_train > 128)
 
 
 def test_a_tool_result_keeps_its_call(script_runner: Any) -> None:

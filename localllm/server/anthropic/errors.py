@@ -19,6 +19,10 @@ _TYPES = {
     503: "overloaded_error",
     529: "overloaded_error",
 }
+TOO_LONG_HINT = (
+    'shorten the conversation, or send `"truncate": true`; where the model allows a longer context, '
+    "options.num_ctx and LOCALLLM_CONTEXT_LENGTH set it"
+)
 
 
 def new_request_id() -> str:
@@ -34,7 +38,7 @@ def body_of(error: Exception, request_id: str) -> dict[str, Any]:
     native = errors.body_of(error)
     if isinstance(error, ContextLengthError):
         native["error"] = _too_long(error.n_prompt, error.n_ctx)
-        native["hint"] = "shorten the conversation, raise LOCALLLM_CONTEXT_LENGTH, or send options.num_ctx"
+        native["hint"] = TOO_LONG_HINT
     status = errors.status_of(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     told = {"type": kind, "message": native["error"]}
