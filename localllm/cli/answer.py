@@ -100,10 +100,13 @@ def print_answer(chunks: Iterator[dict[str, Any]], printer: AnswerPrinter) -> di
 
 
 def notes_on_losses(last_chunk: dict[str, Any]) -> list[str]:
-    """What is to be said of what the model did not read: parts of the chat, of the prompt, of what came before."""
+    """What is to be said of what the model did not read (parts of the chat, of the prompt, of what came before), and of
+    a context shorter than was asked for."""
     lost = last_chunk.get("truncated") or {}
     n_messages, n_tokens, n_shifted = (lost.get(name) or 0 for name in ("messages", "tokens", "shifted"))
     notes = []
+    if n_ctx := last_chunk.get("context_length"):
+        notes.append(f"the context has {n_ctx} tokens, the model was trained for no more")
     if n_messages:
         what, were = (f"{n_messages} oldest messages", "were") if n_messages > 1 else ("oldest message", "was")
         notes.append(f"the chat has outgrown the context: its {what} ({n_tokens} tokens) {were} left out")

@@ -70,13 +70,13 @@ def _answer(state: Chat, message: str) -> None:
 
 
 def _tell_losses(session: Session, last_chunk: dict[str, Any]) -> None:
-    """Say what the model did not read, but not again what was said before."""
+    """Say what the model did not read, and what it cannot, but not again what was said before."""
     lost = last_chunk.get("truncated") or {}
-    n_left_out = lost.get("messages") or 0
-    if n_left_out != session.n_left_out or lost.get("shifted"):
-        hint = "" if session.n_left_out else "`/set parameter num_ctx N` sets the context to N tokens"
+    n_left_out, shortened_ctx = lost.get("messages") or 0, last_chunk.get("context_length") or 0
+    if n_left_out != session.n_left_out or lost.get("shifted") or shortened_ctx not in (0, session.shortened_ctx):
+        hint = "" if session.n_left_out or shortened_ctx else "`/set parameter num_ctx N` sets the context to N tokens"
         print_notes(notes_on_losses(last_chunk), hint)
-    session.n_left_out = n_left_out
+    session.n_left_out, session.shortened_ctx = n_left_out, shortened_ctx
 
 
 def _assistant_message(printer: AnswerPrinter) -> dict[str, str]:

@@ -37,6 +37,7 @@ class Session:
     options: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     n_left_out: int = 0
+    shortened_ctx: int = 0
 
     def common_body(self) -> dict[str, Any]:
         """The fields that every request of the session carries; unset ones are left out."""

@@ -175,6 +175,17 @@ def test_what_a_chat_has_lost_is_told_once(daemon: Any, terminal: Start) -> None
     ]
 
 
+def test_a_context_that_is_shorter_than_wanted_is_told_once(daemon: Any, terminal: Start) -> None:
+    screen = chat(terminal, 120)
+    for n_ctx in (8192, 8192, 0, 4096):
+        daemon.final = {"context_length": n_ctx} if n_ctx else {}
+        say(screen, daemon, f"ctx {n_ctx}")
+    leave(screen)
+    assert [row for row in screen.rows() if row.startswith(("note", "hint"))] == [
+        f"note: the context has {n_ctx} tokens, the model was trained for no more" for n_ctx in (8192, 4096)
+    ]
+
+
 def test_the_models_own_messages_are_shown(daemon: Any, terminal: Start) -> None:
     daemon.replies["/api/show"] = (
         200,

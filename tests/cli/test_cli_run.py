@@ -157,6 +157,12 @@ def test_timings_go_to_standard_error(daemon: Any, cli: Cli) -> None:
     ]
 
 
+def test_a_context_that_is_shorter_than_wanted_is_told(daemon: Any, cli: Cli) -> None:
+    daemon.final = {"context_length": 8192}
+    result = cli("run", "m", "hi")
+    assert result.err.splitlines() == ["note: the context has 8192 tokens, the model was trained for no more"]
+
+
 @pytest.mark.parametrize(
     ("lost", "notes"),
     [
