@@ -202,8 +202,13 @@ class Preparation:
             return None
         sampler = self._sampler(request.options)
         adapters = self._adapters.acquire(request.lora)
-        generation = Generation(request, prompt, sampler, self._model.tokenizer, n_ctx, self._send, adapters, compiled)
-        generation.prefetched = self._model.engine.prefetch(prompt.tokens, adapters.key)
+        try:
+            tokenizer = self._model.tokenizer
+            generation = Generation(request, prompt, sampler, tokenizer, n_ctx, self._send, adapters, compiled)
+            generation.prefetched = self._model.engine.prefetch(prompt.tokens, adapters.key)
+        except BaseException:
+            adapters.release()
+            raise
         return generation
 
     def _sampler(self, options: dict[str, Any]) -> Sampler:

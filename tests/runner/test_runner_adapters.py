@@ -284,6 +284,19 @@ def test_whoever_is_canceled_lets_go(open_runner: Callable[..., Loaded], files: 
     assert runner.adapters.digests == []
 
 
+def test_whoever_cannot_begin_lets_go(open_runner: Callable[..., Loaded], files: Any) -> None:
+    runner = open_runner()
+
+    def fail(tokens: Any, key: Any) -> None:
+        raise MemoryError
+
+    runner.preparation._model.engine.prefetch = fail
+    runner.submit("failing", PROMPT, [files[1][0]])
+    assert isinstance(runner.sent[-1], Error)
+    runner.adapters._make_room(0, 0)
+    assert runner.adapters.digests == []
+
+
 def test_a_bad_adapter_fails_its_request_alone(
     open_runner: Callable[..., Loaded], files: Any, expected: dict[str, str], tmp_path: Path
 ) -> None:

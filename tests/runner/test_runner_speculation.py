@@ -252,6 +252,18 @@ def test_a_draft_model_that_knows_saves_steps_and_gives_back_what_it_holds(scrip
     assert runner.draft.open_sequences == []
 
 
+def test_a_draft_model_that_fails_takes_nothing_with_it(script_runner: Any) -> None:
+    runner = script_runner(loop=True)
+    runner.batch._speculation = drafting(runner, 0.0)
+
+    def fail(entries: Any) -> None:
+        raise RuntimeError("of the draft model")
+
+    runner.draft.before_step = fail
+    result = runner.generate(options={"num_predict": 40, "draft_num_predict": -1})
+    assert result.text == ("abcdef" * 14)[:80]
+
+
 def test_a_draft_model_that_is_never_right_is_asked_no_more(script_runner: Any) -> None:
     runner = script_runner()
     runner.engine.logits_of = random_logits(runner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +20,13 @@ MAX_DRAFT_ROWS = 32
 # Where several decode, nobody's next token waits for more than so many times as long for the drafts of others.
 MAX_STRETCH = 2.5
 
+logger = logging.getLogger(__name__)
+
 
 class Speculation:
     """The drafts of a model's requests, from their own tokens and by a draft model, if there is one.
 
-    Only the thread of the steps uses it; `clock` gives seconds.
+    A draft model that fails is asked no more. Only the thread of the steps uses it; `clock` gives seconds.
     """
 
     def __init__(self, draft_model: DraftModel | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -39,7 +42,11 @@ class Speculation:
             generation.drop_guesses()
         guesses = [self._looked_up(generation) for generation in decoding]
         if self._draft_model and self._worth:
-            self._ask_draft_model(self._draft_model, self._worth, decoding, guesses)
+            try:
+                self._ask_draft_model(self._draft_model, self._worth, decoding, guesses)
+            except Exception:
+                logger.error("the draft model failed, and is asked no more", exc_info=True)
+                self._draft_model = None
         if not any(tokens for tokens, _ in guesses):
             return
         n_certain = sum(len(generation.pending) for generation in decoding)
