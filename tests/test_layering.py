@@ -33,7 +33,7 @@ COMPILED = {"localllm.grammar": ("kernels_cpu.automata", "kernels_cpu.compile")}
 # Modules of the standard library's kind: importable by all of localllm, and importing only each other.
 BASE = (
     *("localllm.env", "localllm.messages", "localllm.options", "localllm.durations", "localllm.errors"),
-    *("localllm.tracebacks", "localllm.distribution"),
+    *("localllm.tracebacks", "localllm.distribution", "localllm.frames", "localllm.records"),
     "localllm.__version__",
 )
 STANDALONE = ("kernels_cpu", "registry", "modelfiles")

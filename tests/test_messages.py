@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localllm import messages
+from localllm import frames, messages
+from localllm.frames import decode_body, encode_frame, frame_length, read_frame
 from localllm.messages import (
     Chunk,
     Counts,
     Done,
     Figures,
-    FrameError,
     GenerateRequest,
     Levels,
     LoadRequest,
@@ -23,11 +23,8 @@ from localllm.messages import (
     Prefill,
     Shutdown,
     Stats,
-    decode_body,
-    encode_frame,
-    frame_length,
-    read_frame,
 )
+from localllm.records import FrameError
 
 MODEL = ModelSpec("m", "d", ["/a", "/b"], "w", template="{{ . }}", params={"stop": ["x"]})
 SAMPLES: list[Message] = [
@@ -90,4 +87,4 @@ def test_bad_bodies(body: bytes) -> None:
 
 def test_a_length_beyond_the_limit_is_refused_before_reading() -> None:
     with pytest.raises(FrameError, match="exceeds"):
-        frame_length(struct.pack("<I", messages.MAX_FRAME_BYTES + 1))
+        frame_length(struct.pack("<I", frames.MAX_FRAME_BYTES + 1))

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
-from localllm.messages import Message, encode_frame
+from localllm.frames import encode_frame
+from localllm.messages import Message
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from localllm import env
 from localllm.errors import RequestError, RunnerError
+from localllm.frames import read_frame
 from localllm.messages import (
     Cancel,
     Detokenize,
@@ -27,7 +28,6 @@ from localllm.messages import (
     Text,
     Tokenize,
     Tokens,
-    read_frame,
 )
 from localllm.runner.adapters import Adapters
 from localllm.runner.batch import Batch, EngineLike

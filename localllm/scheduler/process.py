@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
-from localllm.messages import LENGTH_BYTES, FrameError, Message, Shutdown, decode_body, encode_frame, frame_length
+from localllm.frames import LENGTH_BYTES, decode_body, encode_frame, frame_length
+from localllm.messages import Message, Shutdown
+from localllm.records import FrameError
 
 logger = logging.getLogger(__name__)
 

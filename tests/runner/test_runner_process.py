@@ -18,6 +18,7 @@ import pytest
 
 from localllm import options as model_options
 from localllm.errors import GGUFError, UnsupportedModelError
+from localllm.frames import encode_frame, read_frame
 from localllm.messages import (
     Cancel,
     Chunk,
@@ -38,8 +39,6 @@ from localllm.messages import (
     Text,
     Tokenize,
     Tokens,
-    encode_frame,
-    read_frame,
 )
 from localllm.runner.batch import Batch
 from localllm.runner.model import Reporter, choose_n_ctx, choose_n_threads, load_model

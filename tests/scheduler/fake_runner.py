@@ -34,6 +34,7 @@ import sys
 import threading
 import time
 
+from localllm.frames import encode_frame, read_frame
 from localllm.messages import (
     Cancel,
     Chunk,
@@ -60,8 +61,6 @@ from localllm.messages import (
     Text,
     Tokenize,
     Tokens,
-    encode_frame,
-    read_frame,
 )
 
 # What goes wrong with such a request does so before its prompt is evaluated.
