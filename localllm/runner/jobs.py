@@ -106,12 +106,17 @@ class Jobs:
             return
         n_rows = min(STEP_ROWS, self._budget.vector_rows(decoding, job.n_before))
         n_before, n_evaluated = job.n_before, job.n_evaluated
+        with self._changed:
+            others = [other for other in self._jobs if other is not job and other.is_under_way]
         started_s = self._clock()
-        job.step(n_rows, is_alone)
+        job.step(n_rows, is_alone and not others)
         n_evaluated = job.n_evaluated - n_evaluated
         if n_evaluated:
             self._budget.observe_vectors([Part(n_before, n_evaluated)], self._clock() - started_s)
-        self._n_free_too_few = None if n_evaluated or job.is_done else self._engine.n_pages_free
+        is_short = not n_evaluated and not job.is_done
+        self._n_free_too_few = self._engine.n_pages_free if is_short else None
+        if is_short:
+            self._close(others)
         self._meter.count("prompt_tokens", n_evaluated)
         if job.is_done:
             self._remove(job)

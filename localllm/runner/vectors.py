@@ -111,6 +111,11 @@ class VectorJob:
         """How much of the input that is next was evaluated already."""
         return self._readings[self._n_read].n_done if self._n_read < len(self._readings) else 0
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has sequences."""
+        return self._n_read < len(self._readings) and self._readings[self._n_read].seq is not None
+
     def step(self, n_rows: int, is_alone: bool) -> None:
         """Evaluate up to n_rows rows; ends the job with the last of them, or where something goes wrong.
 

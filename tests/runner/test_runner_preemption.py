@@ -213,6 +213,27 @@ def test_a_job_that_nobody_waits_for_keeps_no_room_from_who_does(small_runner: A
     assert job.is_done and len(rows) == 2 and engine.open_sequences == []
 
 
+@pytest.mark.parametrize("n_beside", [0, 1])
+def test_a_job_that_nobody_waits_for_gives_way_to_one_that_somebody_waits_for(small_runner: Any, n_beside: int) -> None:
+    runner = small_runner(n_tokens=80 + 40 * n_beside, n_parallel=1)
+    engine, rows, theirs = runner.engine, [], []
+    job, background = (vector_job(engine, [[65 + i] * 60], out) for i, out in enumerate((rows, theirs)))
+    background.is_interactive = False
+    runner.batch.submit_job(background)
+    for _ in range(3):
+        runner.batch.step()
+    for _ in range(n_beside):
+        runner.submit("u" * 4, options={"num_predict": 200})
+    runner.batch.submit_job(job)
+    for _ in range(100):
+        runner.batch.step()
+        assert background.is_done <= job.is_done
+    assert len(rows) == 1 and not isinstance(rows[0], Exception)
+    for _ in range(400):
+        runner.batch.step()
+    assert len(theirs) == 1 and not isinstance(theirs[0], Exception) and engine.open_sequences == []
+
+
 def test_what_cannot_fit_alone_is_an_error_with_the_numbers(small_runner: Any) -> None:
     runner = small_runner(n_tokens=30)
     error = runner.generate("u" * 40).error
