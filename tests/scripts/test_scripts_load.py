@@ -24,7 +24,7 @@ CHAT = Chat(({"role": "user", "content": "hi"},), n_output=2, seed=7)
 
 
 def answer_of(sent_s: float, *piece_s: float) -> Answer:
-    return Answer(sent_s, piece_s=list(piece_s), n_prompt=10, n_output=len(piece_s))
+    return Answer(sent_s, piece_s[-1], piece_s=list(piece_s), n_prompt=10, n_output=len(piece_s))
 
 
 def event(**fields: Any) -> bytes:
@@ -60,7 +60,12 @@ def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> Non
 
 
 def test_of_nothing_there_is_no_percentile() -> None:
-    assert math.isnan(percentile([], 0.5))
+    assert math.isnan(percentile([], 0.5)) and math.isnan(percentile([1.0, math.nan], 0.5))
+
+
+def test_tokens_without_text_count_as_tokens() -> None:
+    answer, _ = asked(event(usage={"prompt_tokens": 9, "completion_tokens": 2}))
+    assert answer.n_output == 2 and math.isnan(answer.ttft_s) and answer.end_s > answer.sent_s
 
 
 def test_bounds_are_met_from_their_side() -> None:
@@ -118,7 +123,7 @@ def test_pieces_of_text_are_noted_wherever_blocks_are_cut() -> None:
     [
         ([b"too busy"], 503, "503: too busy"),
         ([b'data: {"error": {"message": "broken"}}\n\n'], 200, "broken"),
-        ([delta(content="a"), event(usage={"prompt_tokens": 9, "completion_tokens": 1})], 200, "expected 2 tokens"),
+        ([delta(content="a"), event(usage={"prompt_tokens": 9, "completion_tokens": 3})], 200, "of 2 tokens, got 3"),
     ],
 )
 def test_an_answer_that_is_none_ends_the_measurement(blocks: list[bytes], status: int, expected: str) -> None:

@@ -15,12 +15,15 @@ SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """What both sides are asked for, since their defaults differ."""
 TELL_PREFILL = {**SAMPLING, "progress": True, "return_progress": True}
 """The same, with news of how long the prompt takes, which each side has a name of its own for."""
+NO_TURNS: dict[str, int] = dict.fromkeys(("<", "<|", "|", "|>"), -100)
+"""Biases of what the names of turns are written with: where a model has no template, ours ends an answer at them."""
 DATA = b"data: "
 
 
 @dataclass(frozen=True)
 class Chat:
-    """What is asked: exactly `n_output` tokens, since the end token is forbidden. Temperature 0 is greedy."""
+    """What is asked: exactly `n_output` tokens, since all that would end an answer is forbidden. Temperature 0 is
+    greedy."""
 
     messages: tuple[Mapping[str, str], ...]
     n_output: int
@@ -30,16 +33,18 @@ class Chat:
     def body(self, model: str) -> dict[str, Any]:
         """The request for /v1/chat/completions."""
         always: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+        always["logit_bias"] = NO_TURNS
         asked = {"messages": list(self.messages), "max_tokens": self.n_output, "seed": self.seed, **self.options}
         return {"model": model, **asked, **always}
 
 
 @dataclass
 class Answer:
-    """What came: its text; the seconds (perf_counter) at which the request left and each piece of text arrived; what
-    the prompt took by the server's own account, NaN where that was not asked for."""
+    """What came: its text; the seconds (perf_counter) at which the request left, each piece of text arrived, and the
+    end; what the prompt took by the server's own account, NaN where that was not asked for."""
 
     sent_s: float
+    end_s: float = math.nan
     text: str = ""
     piece_s: list[float] = field(default_factory=list)
     n_prompt: int = 0
@@ -49,12 +54,8 @@ class Answer:
 
     @property
     def ttft_s(self) -> float:
-        """Seconds to the first piece of text."""
-        return self.piece_s[0] - self.sent_s
-
-    @property
-    def end_s(self) -> float:
-        return self.piece_s[-1]
+        """Seconds to the first piece of text; NaN of none, as tokens of random weights may have no text."""
+        return self.piece_s[0] - self.sent_s if self.piece_s else math.nan
 
     def gaps_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
         """Seconds between pieces, of those gaps that lie within the given time, if only in part."""
@@ -94,6 +95,7 @@ async def ask(http: httpx.AsyncClient, model: str, chat: Chat, answer: Answer | 
                     if "error" in told:
                         raise RuntimeError(str(told["error"]))
                     answer.take(told, at_s)
+    answer.end_s = time.perf_counter()
     if answer.n_output != chat.n_output:
-        raise RuntimeError(f"expected {chat.n_output} tokens, got {answer.n_output}")
+        raise RuntimeError(f"expected a text of {chat.n_output} tokens, got {answer.n_output}")
     return answer

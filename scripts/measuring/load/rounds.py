@@ -37,8 +37,8 @@ class Must:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that so large a share of them does not exceed (nearest rank); NaN of none."""
-    if not values:
+    """The smallest of the values that so large a share of them does not exceed (nearest rank); NaN of none or NaN."""
+    if not values or any(map(math.isnan, values)):
         return math.nan
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 

@@ -38,7 +38,7 @@ class Stall:
             while len(running.piece_s) <= self.n_before and not answering.done():
                 await asyncio.sleep(0.001)
             arrived = await ask(http, side.model, chats[1])
-            while running.end_s < arrived.piece_s[0] and not answering.done():
+            while running.piece_s[-1] < arrived.piece_s[0] and not answering.done():
                 await asyncio.sleep(0.001)
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
