@@ -30,7 +30,7 @@ class Message(Record):
 class ModelSpec(Record):
     """What a runner needs to know of one model. `name` is for messages to people only.
 
-    `digest` is the manifest's, `model_digest` the SHA-256 (hex) of the first GGUF; `model_paths` are its
+    `digest` is the manifest's, `model_digest` tells the weights (64 hex, of all parts); `model_paths` are the GGUF's
     parts in order (one for an unsplit file). `template` is the model's own Go template, None for the GGUF's
     Jinja one. `system`, `params` and `messages` are the manifest's layers: the server has already put them
     into each GenerateRequest. `adapters` are the model's own LoRA adapters, each {"path", "digest", "scale"}: a GGUF,

@@ -86,6 +86,15 @@ class Manifest:
         """The layers of some kinds, in the order of the manifest."""
         return [layer for layer in self.layers if layer.kind in kinds]
 
+    @property
+    def weights_digest(self) -> str:
+        """What tells the weights from all others, 64 hex: the digest of their file; of a split GGUF, whose first part
+        may be the same in several models, that of all parts' digests in order; "" without weights."""
+        digests = [layer.digest.removeprefix("sha256:") for layer in self.of_kind("model")]
+        if len(digests) > 1:
+            return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return "".join(digests)
+
 
 @dataclass(frozen=True)
 class ModelConfig:

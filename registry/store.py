@@ -69,7 +69,8 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class ResolvedModel(ModelSummary):
-    """All that a runner needs. Paths are those of blobs; more than one model path is a split GGUF, in order."""
+    """All that a runner needs. Paths are those of blobs; more than one model path is a split GGUF, in order, of which
+    `model_digest` is that of all parts (`Manifest.weights_digest`)."""
 
     manifest: Manifest
     model_digest: str
@@ -147,7 +148,6 @@ class Store:
         """
         stored = self._require(name)
         manifest, modified_ns = self._read_manifest(stored)
-        models = manifest.of_kind("model")
         return ResolvedModel(
             name=stored,
             digest=manifest.digest,
@@ -155,8 +155,8 @@ class Store:
             modified_ns=modified_ns,
             config=self._config(manifest),
             manifest=manifest,
-            model_digest=models[0].digest.removeprefix("sha256:") if models else "",
-            model_paths=self._paths(stored, models),
+            model_digest=manifest.weights_digest,
+            model_paths=self._paths(stored, manifest.of_kind("model")),
             projector_paths=self._paths(stored, manifest.of_kind("projector")),
             adapter_paths=self._paths(stored, manifest.of_kind("adapter")),
             draft_paths=self._paths(stored, manifest.of_kind("draft")),

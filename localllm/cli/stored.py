@@ -12,12 +12,12 @@ from registry.store import ResolvedModel, Store
 
 
 def names_by_digest() -> dict[str, list[str]]:
-    """The names of the models in the store, by the digest of their weights' file."""
+    """The names of the models in the store, by the digest of their weights."""
     store, found = Store(env.models_dir()), dict[str, list[str]]()
     for model in store.models():
         with _said():
-            for layer in store.manifest(model.name).of_kind("model"):
-                found.setdefault(layer.digest.removeprefix("sha256:"), []).append(model.name.short)
+            if digest := store.manifest(model.name).weights_digest:
+                found.setdefault(digest, []).append(model.name.short)
     return found
 
 

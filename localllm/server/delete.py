@@ -56,6 +56,5 @@ async def _manifest(daemon: Daemon, name: Name) -> Manifest | None:
 
 def _forget_files(daemon: Daemon, manifest: Manifest) -> None:
     """Remove what is kept in the cache folder for files that left the store: other names may need the others."""
-    for layer in manifest.of_kind("model"):
-        if not daemon.store.blobs.has(layer.digest, layer.size):
-            cache_files.remove_model(daemon.settings.cache_dir or env.cache_dir(), layer.digest)
+    if not all(daemon.store.blobs.has(layer.digest, layer.size) for layer in manifest.of_kind("model")):
+        cache_files.remove_model(daemon.settings.cache_dir or env.cache_dir(), manifest.weights_digest)

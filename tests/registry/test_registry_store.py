@@ -92,6 +92,14 @@ def test_resolve_gives_all_layers(store: Store, put_model: Put, gguf: bytes) -> 
     assert model.modified_ns == path.stat().st_mtime_ns
 
 
+def test_split_models_that_begin_alike_are_different_weights(store: Store, put_model: Put) -> None:
+    parts = {"a": b"GGUF2", "b": b"GGUF3", "c": b"GGUF2"}
+    for name, second in parts.items():
+        put_model(name, [("model", b"GGUF1"), ("model", second)])
+    a, b, c = (store.resolve(parse_name(name)).model_digest for name in parts)
+    assert a == c != b and len(a) == 64
+
+
 def test_a_split_model_has_its_paths_in_order(store: Store, put_model: Put) -> None:
     put_model("split", [("model", b"GGUF2"), ("model", b"GGUF1")])
     assert [path.read_bytes() for path in store.resolve(parse_name("split")).model_paths] == [b"GGUF2", b"GGUF1"]
