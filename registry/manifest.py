@@ -88,12 +88,14 @@ class Manifest:
 
     @property
     def weights_digest(self) -> str:
-        """What tells the weights from all others, 64 hex: the digest of their file; of a split GGUF, whose first part
-        may be the same in several models, that of all parts' digests in order; "" without weights."""
-        digests = [layer.digest.removeprefix("sha256:") for layer in self.of_kind("model")]
-        if len(digests) > 1:
-            return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-        return "".join(digests)
+        """What tells the weights from all others, "" without weights: see `digest_of_parts`."""
+        return digest_of_parts([layer.digest.removeprefix("sha256:") for layer in self.of_kind("model")])
+
+
+def digest_of_parts(digests: Sequence[str]) -> str:
+    """What tells a GGUF from all others, 64 hex: the digest of its file; of a split one, the first part of which may be
+    the same in several models, that of all parts' digests in order; "" of none."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if len(digests) > 1 else "".join(digests)
 
 
 @dataclass(frozen=True)

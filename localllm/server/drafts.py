@@ -9,6 +9,7 @@ from localllm.messages import ModelSpec
 from localllm.server import lookup
 from localllm.server.daemon import Daemon
 from localllm.server.errors import APIError
+from registry.manifest import digest_of_parts
 from registry.store import ResolvedModel
 
 
@@ -23,7 +24,7 @@ async def draft_of(daemon: Daemon, model: ResolvedModel, options: dict[str, Any]
         return lookup.model_spec(await _named(daemon, model, name))
     if model.draft_paths:
         paths = [str(path) for path in model.draft_paths]
-        digest = model.draft_paths[0].name.partition("-")[2]
+        digest = digest_of_parts([path.name.partition("-")[2] for path in model.draft_paths])
         return ModelSpec(f"the draft of {model.name.short}", digest, paths, digest)
     return None
 
