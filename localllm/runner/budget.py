@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from localllm.runner.costs import Costs
 
-STRETCH = 2.0
+STRETCH = 1.75
 """A step with prefill beside decoding, in units of one without."""
 SHARE_AT_LEAST = 0.5
 """What prefill may add to a step that is too long without it, as a share of that."""
