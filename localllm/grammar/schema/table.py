@@ -198,7 +198,7 @@ class Table:
         return all(self.is_empty(self.both(item, shape)) for item in items)
 
     def is_empty_object(self, found: ObjectNode) -> bool:
-        if any(self.is_empty(found.properties[name]) for name in found.required):
+        if any(self.is_empty(value) for name, value in found.properties.items() if name in found.required):
             return True
         return any(all(self.is_empty(shape) for _, shape in candidates(self, found, part)) for part in found.some)
 
@@ -271,7 +271,7 @@ class Table:
         return both is None or self.is_empty_array(both)
 
     def _are_disjoint_objects(self, a: ObjectNode, b: ObjectNode) -> bool:
-        required = (*(a.required & b.required), *(a.required ^ b.required))
+        required = (*sorted(a.required & b.required), *sorted(a.required ^ b.required))
         return any(self._are_disjoint(a.value(name), b.value(name)) for name in required)
 
     def _are_disjoint(self, a: ShapeId, b: ShapeId) -> bool:
