@@ -146,6 +146,7 @@ class Loading:
                 self._residents.exited,
                 self._residents.count,
             )
+            resident.asked_ctx = wish.num_ctx
             if not wish.is_automatic:
                 resident.automatic_ctx = context.automatic_ctx(cost, self._rules.budget.room(self._residents))
             resident.promised_bytes = cost.total_bytes(size.num_ctx, size.num_kv)

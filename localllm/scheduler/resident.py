@@ -71,7 +71,7 @@ class Resident:
     """A runner process with one model. Made by the scheduler, which alone changes `active` and `keep_alive_ns`.
 
     `on_figures` gets what the process counted, whose `levels` are kept. `promised_bytes` is what it may take in all;
-    `automatic_ctx` the context that would do for who asks for none.
+    `automatic_ctx` the context that would do for who asks for none, `asked_ctx` the one that it was loaded for.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Resident:
         self.levels = Levels()
         self.hang_timeout_s = HANG_TIMEOUT_S
         self.promised_bytes = 0
+        self.asked_ctx = 0
         self.automatic_ctx = 0
         self.expiry_timer: asyncio.TimerHandle | None = None
         self.idle_since_ns = time.time_ns()
@@ -207,12 +208,13 @@ class Resident:
 
     def serves(self, want: LoadRequest) -> bool:
         """Whether a request for `want` needs no reload: what is larger serves what is smaller, and what is not asked
-        for is as it is. The context of a model that was loaded without a wish stays until a longer one is asked for."""
+        for is as it is. The context of a model that was loaded without a wish stays until a longer one is asked for.
+        What it was loaded for is served, whatever became of that: loading it anew would change nothing."""
         num_ctx = want.num_ctx or self.automatic_ctx
         wanted = min(num_ctx, self.ready.n_ctx_train or num_ctx)
         num_thread = min(want.num_thread, os.cpu_count() or want.num_thread)
         return (
-            wanted <= self.ready.n_ctx
+            wanted <= max(self.ready.n_ctx, self.asked_ctx)
             and num_thread in (0, self.want.num_thread, self.ready.n_threads)
             and want.num_batch <= max(self.want.num_batch, self.ready.n_batch)
             and want.kv_cache_type == self.want.kv_cache_type

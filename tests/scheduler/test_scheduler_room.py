@@ -184,6 +184,16 @@ async def test_what_needs_no_reload_causes_none(make_scheduler: Make, want: Want
         assert loaded(scheduler) == {"a": 17_000}  # the longest of all stayed
 
 
+async def test_a_model_is_not_loaded_again_for_a_context_that_it_was_loaded_for(
+    make_scheduler: Make, want: Want, ask: Ask
+) -> None:
+    """The header says that the model was trained for 4096 tokens, its process speaks of 131,072."""
+    memory = {**memory_of(41_000), "estimate": lambda want: MemoryEstimate(1000, 1.0, 0, 4096)}
+    async with started(make_scheduler(**memory)) as scheduler:
+        first, again = [await asyncio.wait_for(text_of(scheduler, want(num_ctx=8192), ask("!pid")), 20) for _ in "ab"]
+        assert first == again and loaded(scheduler) == {"a": 4096}
+
+
 async def test_two_clients_with_different_contexts_do_not_take_turns(
     make_scheduler: Make, want: Want, ask: Ask
 ) -> None:
