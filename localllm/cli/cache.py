@@ -99,7 +99,7 @@ def _print(found: list[CacheEntry]) -> None:
         with contextlib.suppress(OSError):
             names = names_by_digest()
     now = datetime.now(timezone.utc)
-    rows = [_row(entry, names, now) for entry in found]
+    rows = [_row(entry, names, now) for entry in found if entry.n_bytes]  # a folder for prefixes may wait for its first
     total = ("total", "", "", format_bytes(sum(entry.n_bytes for entry in found)), "", "")
     print(format_columns([HEADER, *rows, total]), end="")
 

@@ -77,6 +77,12 @@ def test_the_list(filled: Path, cli: Cli, digest: str) -> None:
     )
 
 
+def test_a_folder_that_waits_for_its_first_page_is_not_listed(filled: Path, cli: Cli, digest: str) -> None:
+    before = cli("cache").out
+    (filled / "prefixes" / f"{'b' * len(digest)}-00").mkdir()
+    assert cli("cache").out == before
+
+
 def test_the_list_of_nothing(digest: str, cli: Cli) -> None:
     assert cli("cache").out.splitlines()[1].split() == ["total", "0", "B"]
 
