@@ -306,7 +306,7 @@ def test_pages_that_just_gave_way_are_at_hand(
         alone, _ = answer(engine, ids(300))
         answer(engine, ids(510, 1))
         if are_written:
-            wait_for(lambda: engine.n_pages_written == 9)
+            wait_for(lambda: engine.n_pages_written >= 9)  # those of the second too where the first took its time
         seq = engine.open_sequence(ids(300))
         assert (len(seq), engine.n_tokens_restored) == (288, 288)
         (logits,) = engine.step([Entry(seq, ids(300)[288:])])
