@@ -32,10 +32,12 @@ class AdaptedLowering(Lowering):
         self._pending_source: Value | None = None
         self._scratch = 0
 
-    def _lower(self, step: Step) -> None:
+    def _finish_before(self, step: Step) -> None:
         continues = is_plain_product(step) and step.inputs[0] is self._pending_source
         if not continues:
             self._add_pending()
+
+    def _lower(self, step: Step) -> None:
         super()._lower(step)
         if {self.graph.hidden, self.graph.logits} & {node.output for node in step.nodes.values()}:
             self._add_pending()

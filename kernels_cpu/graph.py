@@ -159,13 +159,27 @@ class Adaptation:
 
 
 @dataclass(frozen=True, eq=False)
+class StagedRows:
+    """That the last rows of a step, those from `first` on, go through the stages begin .. end - 1 of a graph only (see
+    `stages`): through those before they went in earlier steps, through the rest they will. In `values` they are kept
+    between steps, by whoever evaluates them; before stage 0 it is empty.
+    """
+
+    first: int
+    begin: int
+    end: int
+    values: dict[Value, npt.NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, eq=False)
 class StepInputs:
     """What one step runs; every array is int32 and C-order.
 
     Row i is token `ids[i]` at position `positions[i]` of the sequence in slot `slots[i]`, each [n]. A slot's row of
     `page_tables` [n_slots, max_pages] names the pages of its cache: position p lies in page
     `page_tables[slot, p // 32]` at p % 32. `output_rows` [n_out] are the rows whose logits are wanted, in this order.
-    With `adaptations` the output rows ascend; those of one row are applied in their order.
+    With `adaptations` the output rows ascend; those of one row are applied in their order. Of `staged` rows there is an
+    output only once they are through.
     """
 
     ids: npt.NDArray[np.int32]
@@ -174,6 +188,7 @@ class StepInputs:
     page_tables: npt.NDArray[np.int32]
     output_rows: npt.NDArray[np.int32]
     adaptations: tuple[Adaptation, ...] = ()
+    staged: StagedRows | None = None
 
 
 @dataclass(frozen=True, eq=False)

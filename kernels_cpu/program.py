@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,9 @@ import numpy.typing as npt
 from kernels_cpu.adapted import AdaptedLowering
 from kernels_cpu.adapters import MAX_PER_ROW, AdapterTable, PackedAdapter
 from kernels_cpu.compile import Kernel, compile_all
-from kernels_cpu.graph import Graph, StepInputs
+from kernels_cpu.graph import Graph, StagedRows, StepInputs
 from kernels_cpu.kv_pages import KVPages
+from kernels_cpu.staged import run_staged
 from kernels_cpu.tape import Lowering, TapeSizes
 from kernels_cpu.team import ROUTINES, Team
 from kernels_cpu.waiting import Buffer
@@ -46,6 +48,7 @@ class _Tape:
         self.logits = _floats(lowering.run(), graph.n_vocab)
         compile_all([*lowering.writer.kernels(), *ROUTINES], progress)
         self.lines = lowering.writer.tape()
+        self.cuts = lowering.cuts
         self.lines_hidden = self.lines[: lowering.n_rows_hidden]
         self.hidden = self.logits
         if graph.hidden is not None and lowering.hidden is not None:
@@ -89,6 +92,11 @@ class TapeProgram:
         """Memory for weights, KV cache, workspace and adapters."""
         return self._base_bytes + (self._table.nbytes if self._table else 0)
 
+    @property
+    def n_stages(self) -> int:
+        """Stages that rows may go through in steps of their own."""
+        return len(self._plain.cuts) + 1
+
     def prepare_adapters(self, progress: Progress | None = None) -> None:
         """Make what steps with adapters run on, if it is not there yet; other threads may run steps meanwhile."""
         if self._adapted is None:
@@ -109,20 +117,34 @@ class TapeProgram:
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Logits float32 [n_out, n_vocab], valid until the next call."""
         n, n_out = self._step.set(step)
-        tape = self._adapted_to(step) if step.adaptations else self._plain
-        self._team.run(tape.lines, n)
+        tape = self._adapted_to(step, n) if step.adaptations else self._plain
+        if step.staged is None:
+            self._team.run(tape.lines, n)
+        else:
+            self._run_staged(tape, step, step.staged)
         return tape.logits[:n_out]
+
+    def _run_staged(self, tape: _Tape, step: StepInputs, staged: StagedRows) -> None:
+        def run(first: int, end: int, n: int) -> None:
+            self._step.counts[0] = n
+            if step.adaptations:
+                self._adapted_to(step, n)
+            self._team.run(tape.lines[first:end], n)
+
+        run_staged(tape.cuts, len(tape.lines), len(step.ids), staged, self._team.n_threads, run)
 
     def run_hidden(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """What stands for a text (see Graph.output), float32 [n_out, cols], valid until the next call."""
         n, n_out = self._step.set(step)
-        tape = self._adapted_to(step) if step.adaptations else self._plain
+        tape = self._adapted_to(step, n) if step.adaptations else self._plain
         self._team.run(tape.lines_hidden, n)
         return tape.hidden[:n_out]
 
-    def _adapted_to(self, step: StepInputs) -> _Tape:
+    def _adapted_to(self, step: StepInputs, n: int) -> _Tape:
+        """The tape for adapters, once these are told what they do to the first n rows."""
         assert self._adapted is not None and self._table is not None, "adapters were not prepared"
-        self._table.set(step.adaptations, step.output_rows)
+        adaptations = tuple(replace(one, end=min(one.end, n)) for one in step.adaptations if one.first < n)
+        self._table.set(adaptations, step.output_rows)
         return self._adapted
 
     def close(self) -> None:

@@ -21,6 +21,8 @@ from kernels_cpu.linear import SCRATCH_BYTES, act_row_bytes
 from kernels_cpu.memory import untouched
 from kernels_cpu.ops import COLUMNS, OWN_ROWS, ROWS, attention, elementwise, float_bits, gate, kv, rope, rows
 from kernels_cpu.packing import packed_shape
+from kernels_cpu.staged import Place, TapeCut
+from kernels_cpu.stages import cuts_of
 from kernels_cpu.waiting import ALL, Access, Buffer, TapeWriter, by_rows, columns_split
 from kernels_cpu.weights import PackedWeights
 
@@ -81,8 +83,8 @@ class _StepArrays:
 class Lowering:
     """One pass over a graph, by `run`; then `writer` has the tape and `keep` what its addresses point to.
 
-    The first `n_rows_hidden` rows of the tape make what stands for a text (see Graph.output), in `hidden`. `shared` is
-    work memory of several operations, by a name of their choice.
+    The first `n_rows_hidden` rows of the tape make what stands for a text (see Graph.output), in `hidden`. It may be
+    left at `cuts`. `shared` is work memory of several operations, by a name of their choice.
     """
 
     def __init__(self, graph: Graph, weights: PackedWeights, sizes: TapeSizes, n_threads: int) -> None:
@@ -95,6 +97,7 @@ class Lowering:
         self.shared: dict[object, Buffer] = {}
         self.hidden: Buffer | None = None
         self.n_rows_hidden = 0
+        self.cuts: list[TapeCut] = []
         self._at_step = 0
         self._values: dict[Value, Buffer] = {}
         self._quantised: dict[Value, Buffer] = {}
@@ -116,8 +119,13 @@ class Lowering:
         """Lower every step; gives the buffer of the logits."""
         if self.graph.logits is None:
             raise KernelError("graph: expected a call of `output`, got none")
+        cuts = {cut.index: cut for cut in cuts_of(self._steps)}
         for index, step in enumerate(self._steps):
             self._at_step = index
+            self._finish_before(step)
+            if index in cuts:
+                places = {value: Place(self._values[value]) for value in cuts[index].values}
+                self.cuts.append(TapeCut(len(self.writer.rows), places))
             self._lower(step)
             if self.graph.hidden in [node.output for node in step.nodes.values()]:
                 self.hidden, self.n_rows_hidden = self._values[self.graph.hidden], len(self.writer.rows)
@@ -134,6 +142,9 @@ class Lowering:
     def buffer(self, value: Value) -> Buffer:
         """Where a value lies as floats."""
         return self._values[value]
+
+    def _finish_before(self, step: Step) -> None:
+        """Lower what is left of the steps before one."""
 
     def _lower(self, step: Step) -> None:
         lower = getattr(self, f"_{step.op}", None)

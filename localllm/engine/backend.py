@@ -46,6 +46,10 @@ class Backend(Protocol):
     def memory_bytes(self) -> int:
         """Memory for weights, KV cache and workspace."""
 
+    @property
+    def n_stages(self) -> int:
+        """Stages that rows may go through in steps of their own (`StepInputs.staged`)."""
+
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Logits float32 [n_out, n_vocab], valid until the next call. Raises KernelError."""
 

@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from kernels_cpu.adapters import MAX_PER_ROW, PLACES, targets
 from kernels_cpu.compile import default_cache_dir
-from kernels_cpu.graph import PAGE_POSITIONS, Adaptation, StepInputs
+from kernels_cpu.graph import PAGE_POSITIONS, Adaptation, StagedRows, StepInputs
 from kernels_cpu.kv_rounding import KV_ROUNDINGS
 from localllm.engine.backend import Backend, BackendOptions, Progress
 from localllm.engine.errors import KVCacheFullError, NoPlaceError, NoSlotError
 from localllm.engine.kv_disk import DiskSettings, DiskTier
 from localllm.engine.pages import PageAllocator
 from localllm.engine.prefix_tree import PrefixTree
-from localllm.engine.sequence import Entry, Pool, Sequence, n_pages_for
+from localllm.engine.sequence import Chunk, Entry, Pool, Sequence, n_pages_for
 from localllm.engine.tape_backend import TapeBackend
 from localllm.errors import ContextLengthError, OptionError, RequestError
 from localllm.models import ModelGraph, build
@@ -156,6 +156,11 @@ class Engine:
         return self.hparams.n_ctx_train
 
     @property
+    def n_stages(self) -> int:
+        """Stages of the model that tokens may go through in several steps."""
+        return self.backend.n_stages
+
+    @property
     def n_pages(self) -> int:
         """Pages of the KV cache."""
         return self._pages.n_pages
@@ -259,19 +264,23 @@ class Engine:
         """Appends each entry's tokens to its sequence, at most `n_batch` in all, and gives their logits.
 
         One item an entry: float32 [k, n_vocab] with k = 1 for "last" and the number of tokens for "all", None for
-        "none" or 0. The arrays are valid until the next step. A sequence may appear once. If anything is raised, no
-        sequence changed.
+        "none" or 0, or where the tokens are not through. The arrays are valid until the next step. A sequence may
+        appear once, and only the last entry may be one that goes through some stages. If anything is raised, no
+        sequence has changed, but that they may have lost their chunks.
 
         Raises:
             KVCacheFullError: not enough free pages; truncate or close a sequence and try again.
             ContextLengthError: a sequence would grow beyond `n_ctx`.
             RequestError: a token id that the model does not have.
-            ValueError: no tokens, too many, a closed sequence or one that appears twice.
+            ValueError: no tokens, too many, a closed sequence or one that appears twice, or stages as they cannot be.
         """
         return self._step(entries, self.backend.run)
 
     def step_hidden(self, entries: Sequence_[Entry]) -> list[npt.NDArray[np.float32] | None]:
-        """As `step`, with the rows that stand for texts, float32 [k, n_embd], in place of logits. Raises: as step."""
+        """As `step`, with the rows that stand for texts, float32 [k, n_embd], in place of logits, and without stages.
+        Raises: as step."""
+        if any(_is_staged(entry) for entry in entries):
+            raise ValueError("step: rows that stand for texts go through all stages at once")
         return self._step(entries, self.backend.run_hidden)
 
     def _step(
@@ -282,15 +291,22 @@ class Engine:
         try:
             for entry in entries:
                 entry.seq.hold(len(entry.tokens))
+            inputs = self._inputs(entries)
             with self._disk.stepping() if self._disk else contextlib.nullcontext():
-                logits = run(self._inputs(entries))
+                logits = run(inputs)
         except BaseException:
             for entry in entries:
                 entry.seq.give_back()
             raise
-        for entry in entries:
+        done = entries
+        if inputs.staged is not None and inputs.staged.end < self.n_stages:
+            done = entries[:-1]
+            chunk = Chunk([int(token) for token in entries[-1].tokens], inputs.staged.end, inputs.staged.values)
+            entries[-1].seq.chunk = chunk
+        for entry in done:
             entry.seq.extend([int(token) for token in entry.tokens], entry.n_draft)
-        return _split(entries, logits)
+        logits_of = _split(done, logits)
+        return logits_of if done is entries else [*logits_of, None]
 
     def _make_room(self, entries: Sequence_[Entry]) -> None:
         """Have the pages that a step takes, at the cost of what only the tree uses. Raises KVCacheFullError."""
@@ -315,6 +331,8 @@ class Engine:
             raise ValueError(f"step: expected 1..{self.n_batch} tokens, got {n_rows}")
         if len({entry.seq.slot for entry in entries}) != len(entries):
             raise ValueError("step: expected each sequence once, got one twice")
+        if any(_is_staged(entry) for entry in entries[:-1]):
+            raise ValueError("step: expected tokens that go through some stages as the last entry, got others after it")
         for entry in entries:
             self._check_entry(entry)
 
@@ -327,6 +345,11 @@ class Engine:
         n_most = entry.seq.n_draft + len(entry.tokens)
         if not 0 <= entry.n_draft <= n_most:
             raise ValueError(f"step: expected a draft of 0..{n_most} tokens, got {entry.n_draft}")
+        if entry.seq.chunk and entry.seq.chunk.tokens != list(entry.tokens):
+            raise ValueError("step: expected the tokens that are on their way, got others")
+        n_left = self.n_stages - entry.seq.n_stages_done
+        if entry.n_stages is not None and not 1 <= entry.n_stages <= n_left:
+            raise ValueError(f"step: expected 1..{n_left} stages, got {entry.n_stages}")
         if self.is_bidirectional and len(entry.seq):
             raise ValueError("step: expected a whole sequence, got the rest of one")
         if len(entry.adapters) > MAX_PER_ROW:
@@ -337,6 +360,15 @@ class Engine:
         for token in (min(entry.tokens), max(entry.tokens)):
             if not 0 <= token < self.n_vocab:
                 raise RequestError(f"token id: expected 0..{self.n_vocab - 1}, got {token}")
+
+    def _staged(self, entry: Entry, end: int) -> StagedRows | None:
+        """What the last entry's rows, of which `end` is the end, go through, where that is not all."""
+        if not _is_staged(entry):
+            return None
+        chunk, n_done = entry.seq.chunk, entry.seq.n_stages_done
+        n_stages = self.n_stages - n_done if entry.n_stages is None else entry.n_stages
+        values = dict(chunk.values) if chunk else {}
+        return StagedRows(end - len(entry.tokens), n_done, n_done + n_stages, values)
 
     def _inputs(self, entries: Sequence_[Entry]) -> StepInputs:
         # Lists, and one array of each at the end: after a pass over the weights the caches are cold, and every other
@@ -355,6 +387,9 @@ class Engine:
             if entry.adapters:
                 first = len(ids) - n
                 adaptations.extend(Adaptation(first, len(ids), place, scale) for place, scale in entry.adapters)
+        staged = self._staged(entries[-1], len(ids))
+        if staged and staged.end < self.n_stages:
+            del output_rows[len(output_rows) - _n_out(entries[-1]) :]
         return StepInputs(
             ids=np.array(ids, np.int32),
             positions=np.array(positions, np.int32),
@@ -362,7 +397,13 @@ class Engine:
             page_tables=self._page_tables,
             output_rows=np.array(output_rows, np.int32),
             adaptations=tuple(adaptations),
+            staged=staged,
         )
+
+
+def _is_staged(entry: Entry) -> bool:
+    """Whether its tokens do not go through the whole model in this step."""
+    return entry.n_stages is not None or entry.seq.chunk is not None
 
 
 def _n_pages_missing(entries: Sequence_[Entry]) -> int:

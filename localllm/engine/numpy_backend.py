@@ -77,6 +77,10 @@ class NumpyBackend:
         n_elements = sum(weight.n_rows * weight.n_cols for weight in self._twin.graph.weights())
         return self._kv.n_bytes + 4 * n_elements
 
+    @property
+    def n_stages(self) -> int:
+        return 1
+
     def run(self, step: StepInputs) -> F32:
         return self._twin.run(step)
 

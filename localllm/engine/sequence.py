@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from kernels_cpu.graph import PAGE_POSITIONS
+from kernels_cpu.graph import PAGE_POSITIONS, Value
 from localllm.engine.pages import PageAllocator
 from localllm.engine.prefix_tree import Node, PrefixTree
 
@@ -28,12 +28,22 @@ class Pool:
     tree: PrefixTree | None
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that have gone through the first `n_stages` stages of the model, and what they are by then."""
+
+    tokens: list[int]
+    n_stages: int
+    values: dict[Value, npt.NDArray[np.uint8]]
+
+
 class Sequence:
     """Tokens whose keys and values are in the KV cache. `Engine.open_sequence` makes it, `Engine.step` extends it.
 
     `slot` is its row in the engine's page tables; `table` is that row, int32 [max_pages], -1 where no page is held.
     Full pages are in the tree as soon as they are full. A page that others use too is copied before it is written to.
-    The last tokens may be a draft: others never see them unless `truncate` has kept them.
+    The last tokens may be a draft: others never see them unless `truncate` has kept them. `chunk` are tokens to follow
+    that are on their way through the model; they are lost where the sequence changes otherwise.
     """
 
     def __init__(
@@ -50,6 +60,7 @@ class Sequence:
         self._n_held = 0
         self._n_draft = 0
         self._is_open = True
+        self.chunk: Chunk | None = None
 
     def begin_like(self, tokens: Sequence_[int]) -> None:
         """Take over the longest start of `tokens` that the tree knows; the sequence is empty."""
@@ -75,6 +86,16 @@ class Sequence:
     def n_draft(self) -> int:
         """How many of the last tokens are a draft."""
         return self._n_draft
+
+    @property
+    def n_chunk(self) -> int:
+        """How many tokens are on their way through the model."""
+        return len(self.chunk.tokens) if self.chunk else 0
+
+    @property
+    def n_stages_done(self) -> int:
+        """How many stages of it they have gone through."""
+        return self.chunk.n_stages if self.chunk else 0
 
     @property
     def is_open(self) -> bool:
@@ -149,7 +170,8 @@ class Sequence:
         return self._nodes[-1]
 
     def give_back(self) -> None:
-        """Gives back the pages that the tokens do not need."""
+        """Gives back the pages that the tokens do not need; a chunk's are among them."""
+        self.chunk = None
         n_kept = n_pages_for(len(self._tokens))
         for index in range(n_kept, self._n_held):
             self._pages.release(int(self._table[index]))
@@ -158,6 +180,7 @@ class Sequence:
 
     def extend(self, tokens: list[int], n_draft: int = 0) -> None:
         """Notes tokens whose keys and values have been written; the last `n_draft` of all are a draft."""
+        self.chunk = None
         self._tokens.extend(tokens)
         self._n_draft = n_draft
         self._note_full_pages()
@@ -195,6 +218,9 @@ class Entry:
 
     The latter are places that `Engine.load_adapter` gave, at most MAX_PER_ROW, each with a scale. After it the last
     `n_draft` tokens of the sequence are a draft: it must be truncated to what is accepted before others may see them.
+
+    With `n_stages` the tokens go through so many further stages of the model only, and are the sequence's chunk until
+    they are through; until then there are no logits of them, and they must be named again, with or without `n_stages`.
     """
 
     seq: Sequence
@@ -202,6 +228,7 @@ class Entry:
     logits: Logits = "last"
     adapters: tuple[tuple[int, float], ...] = ()
     n_draft: int = 0
+    n_stages: int | None = None
 
 
 def n_pages_for(n_tokens: int) -> int:

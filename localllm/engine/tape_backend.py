@@ -70,6 +70,10 @@ class TapeBackend:
     def memory_bytes(self) -> int:
         return self._program.memory_bytes
 
+    @property
+    def n_stages(self) -> int:
+        return self._program.n_stages
+
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         return self._program.run(step)
 

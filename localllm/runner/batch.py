@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from localllm.engine import KVCacheFullError, NoSlotError
 from localllm.messages import Levels, Message
-from localllm.runner.budget import Budget, Part
+from localllm.runner.budget import Budget, Grant, Part, Room
 from localllm.runner.errors import error_message
 from localllm.runner.generation import Generation
 from localllm.runner.jobs import Jobs
@@ -40,6 +40,9 @@ class EngineLike(Protocol):
 
     @property
     def n_vocab(self) -> int: ...
+
+    @property
+    def n_stages(self) -> int: ...
 
     @property
     def n_pages(self) -> int: ...
@@ -95,7 +98,7 @@ class Batch:
         self._clock = clock
         self._meter = Meter(send)
         self._speculation = Speculation(DraftModel(draft, engine.n_vocab, clock) if draft else None, clock)
-        self._budget = Budget(engine.n_batch, target_s)
+        self._budget = Budget(engine.n_batch, target_s, engine.n_stages)
         self._order = Order(self._budget.prefill_s, clock)
         self._n_evicted = self._n_prefill_rows = 0
         self._n_written = self._n_restored = 0
@@ -254,10 +257,17 @@ class Batch:
                 self._look_again(generation)
             if generation.seq is None or generation.is_done:
                 continue
-            if n := room.take(len(generation.seq), generation.n_ready):
-                shares.append(Share(generation, n))
-        self._last_prompts = [generation for generation, _ in shares]
-        return shares
+            grant = self._grant(generation.seq, generation.n_ready, room)
+            if grant.n:
+                shares.append(Share(generation, *grant))
+        self._last_prompts = [share.generation for share in shares]
+        return sorted(shares, key=lambda share: share.is_staged)
+
+    def _grant(self, seq: SequenceLike, n_ready: int, room: Room) -> Grant:
+        """What a prompt gets of a step: tokens that are on their way through the model go on, others begin."""
+        if seq.n_chunk:
+            return room.go_on(len(seq), seq.n_chunk, seq.n_stages_done)
+        return room.take(len(seq), n_ready)
 
     def _in_order(self, begun: list[Generation], waiting: list[Generation]) -> list[Generation]:
         if len(begun) + len(waiting) < 2:
@@ -338,8 +348,8 @@ class Batch:
         started_s = self._clock()
         decoding, prompts = [s.part for s in plan.decoding], [s.part for s in plan.prompts]
         try:
-            with self._speculation.timing(plan.shares):
-                results = self._engine.step([g.entry(n) for g, n in plan.shares])
+            with self._speculation.timing([(share.generation, share.n) for share in plan.shares]):
+                results = self._engine.step([share.generation.entry(share.n, share.n_stages) for share in plan.shares])
         except KVCacheFullError as error:
             self._make_way(plan, error)
             return
@@ -349,9 +359,11 @@ class Batch:
                 return
             for share in plan.shares:
                 if share.generation.seq is not None:
-                    self._evaluate(Plan(prompts=[share]))
+                    self._evaluate(Plan(prompts=[Share(share.generation, share.n)]))
             return
-        for (generation, n), logits in zip(plan.shares, results, strict=True):
+        for (generation, n, *_), logits in zip(plan.shares, results, strict=True):
+            if generation.seq is not None and generation.seq.n_chunk:
+                continue  # its tokens are on their way
             try:
                 with self._meter.advancing(generation, n):
                     generation.advance(n, logits)
@@ -361,7 +373,7 @@ class Batch:
         self._budget.observe(decoding, prompts, seconds)
         self._meter.stepped(seconds)
         if decoding and prompts:
-            self._n_prefill_rows = sum(part.n for part in prompts)
+            self._n_prefill_rows = round(sum(part.n * part.share for part in prompts))
 
     def _make_way(self, plan: Plan, error: KVCacheFullError) -> None:
         """Evaluate what did not fit without guesses, or once jobs, or else the youngest request, gave pages back."""
@@ -369,7 +381,7 @@ class Batch:
         if any(g.n_draft for g in running):
             for generation in running:
                 generation.drop_guesses()
-            self._evaluate(Plan([Share(g, min(n, len(g.pending))) for g, n in plan.decoding], plan.prompts))
+            self._evaluate(Plan([Share(g, min(n, len(g.pending))) for g, n, *_ in plan.decoding], plan.prompts))
         elif self._jobs.give_way():
             self._evaluate(plan)
         elif len(running) > 1:

@@ -191,12 +191,13 @@ class Generation:
         del self.pending[len(self.pending) - self.n_draft :]
         self.n_draft = 0
 
-    def entry(self, n: int) -> Entry:
-        """Its part in the next step: the first n pending tokens, with the logits that it wants of them."""
+    def entry(self, n: int, n_stages: int | None = None) -> Entry:
+        """Its part in the next step: the first n pending tokens, with the logits that it wants of them; with `n_stages`
+        they go through so many further stages of the model."""
         n_draft = max(0, n - self._n_certain)
         is_wanted = n >= self._n_certain and self._limit > 0
         logits: Logits = "none" if not is_wanted else n_draft + 1 if n_draft else "last"
-        return Entry(self.seq, self.pending[:n], logits, self.adapters.entries, n_draft)  # type: ignore[arg-type]
+        return Entry(self.seq, self.pending[:n], logits, self.adapters.entries, n_draft, n_stages)  # type: ignore[arg-type]
 
     @property
     def _n_certain(self) -> int:

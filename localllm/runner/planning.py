@@ -17,15 +17,23 @@ AGEING = 1.0
 
 
 class Share(NamedTuple):
-    """A generation's part in a step: so many of its pending tokens."""
+    """A generation's part in a step: so many of its pending tokens, which may go through so many stages of the model,
+    the share of it that they are."""
 
     generation: Generation
     n: int
+    n_stages: int | None = None
+    share: float = 1.0
 
     @property
     def part(self) -> Part:
         assert self.generation.seq is not None
-        return Part(len(self.generation.seq), self.n)
+        return Part(len(self.generation.seq), self.n, self.share)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether its tokens go through a part of the model only."""
+        return self.share < 1
 
 
 @dataclass
@@ -107,7 +115,7 @@ def is_about_to_be_known(generation: Generation, shares: Sequence[Share]) -> boo
     """Whether others evaluate in this step what a generation that waits begins with, a page or more: after that it will
     find it in the KV cache."""
     tokens = generation.pending
-    for other, n in shares:
+    for other, n, *_ in shares:
         assert other.seq is not None
         n_before = len(other.seq)
         n_page = (n_before // PAGE_POSITIONS + 1) * PAGE_POSITIONS

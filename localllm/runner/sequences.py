@@ -13,6 +13,16 @@ class SequenceLike(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def n_chunk(self) -> int:
+        """How many tokens that follow are on their way through the model."""
+        ...
+
+    @property
+    def n_stages_done(self) -> int:
+        """How many of its stages they have gone through."""
+        ...
+
     def n_pages_missing(self, n_new: int) -> int:
         """Pages to be taken before `n_new` more tokens fit."""
         ...

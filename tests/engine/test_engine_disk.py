@@ -285,6 +285,7 @@ def test_pages_that_give_way_are_written_while_steps_run(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 1e9)
+    monkeypatch.setattr(writer_module, "REST", 1)
     with load(tmp_path, saves=False, n_pages=16) as engine:
         answer(engine, ids(300))
         assert engine.n_pages_written == 0

@@ -68,6 +68,24 @@ def test_types_of_the_cache_are_the_twins(name: str, kv: str, parity_models: Mod
 
 
 @pytest.mark.parity
+@pytest.mark.parametrize("name", MODELS)
+def test_layer_by_layer_they_are_the_same(name: str, parity_models: ModuleType, tmp_path: Path) -> None:
+    tokens, _ = parity_models.reference(name)
+    path = parity_models.make(name, tmp_path / "model.gguf")
+    at_once = logits_of(path, tokens)
+    with open_gguf(path) as file:
+        engine = Engine.load(file, n_ctx=128, n_batch=96, n_slots=1, n_threads=2)
+        seq = engine.open_sequence()
+        assert engine.n_stages == engine.hparams.n_layer
+        for stage in range(engine.n_stages):
+            (logits,) = engine.step([Entry(seq, tokens.tolist(), "all", n_stages=1)])
+            assert (logits is None) == (stage < engine.n_stages - 1)
+        assert logits is not None
+        np.testing.assert_array_equal(logits, at_once)
+        engine.close()
+
+
+@pytest.mark.parity
 @pytest.mark.parametrize("name", KL_LLAMACPP)
 def test_quantised_weights_stray_less_than_llama_cpp_does(name: str, parity_models: ModuleType, tmp_path: Path) -> None:
     tokens, expected = parity_models.reference(name)

@@ -35,6 +35,8 @@ class FakeSequence:
         self.key = key
         self._tokens = list(known)
         self.is_open = True
+        self.chunk: list[int] = []
+        self.n_stages_done = 0
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -43,24 +45,34 @@ class FakeSequence:
     def __len__(self) -> int:
         return len(self._tokens)
 
+    @property
+    def n_chunk(self) -> int:
+        return len(self.chunk)
+
     def n_pages_missing(self, n_new: int) -> int:
-        return n_new
+        return max(0, n_new - self.n_chunk)
 
     def truncate(self, n: int) -> None:
         assert self.is_open and 0 <= n <= len(self)
         del self._tokens[n:]
+        self.chunk, self.n_stages_done = [], 0
 
     def close(self) -> None:
         self.is_open = False
+        self.chunk, self.n_stages_done = [], 0
         self.engine.open_sequences.remove(self)
         self.engine.closed_sequences.append(self)
 
 
 class FakeEngine:
-    """`logits_of(tokens)` are the logits after `tokens`. `steps` records (slot, tokens, wanted) of each entry.
+    """`logits_of(tokens)` are the logits after `tokens`. `steps` records (slot, tokens, wanted) of each entry, once its
+    tokens are through.
 
-    A page of its cache is one token. `now_s` is its clock: a step takes STEP_S, and ROW_S for each row.
+    A page of its cache is one token. `now_s` is its clock: a step takes STEP_S, and ROW_S for each row, or the share of
+    that which belongs to the stages that it goes through.
     """
+
+    n_stages = 1
 
     def __init__(
         self, n_vocab: int, logits_of: LogitsOf, n_ctx: int, n_batch: int, n_slots: int, n_tokens: int
@@ -82,7 +94,11 @@ class FakeEngine:
 
     @property
     def n_pages_free(self) -> int:
-        return self.n_tokens - sum(len(seq) for seq in self.open_sequences)
+        return self.n_tokens - self._n_held
+
+    @property
+    def _n_held(self) -> int:
+        return sum(len(seq) + seq.n_chunk for seq in self.open_sequences)
 
     @property
     def n_pages_idle(self) -> int:
@@ -113,21 +129,37 @@ class FakeEngine:
         assert all(entry.seq.is_open and len(entry.tokens) for entry in entries)
         assert len({id(entry.seq) for entry in entries}) == len(entries)
         assert all(len(entry.seq) + len(entry.tokens) <= self.n_ctx for entry in entries)
-        held = sum(len(seq) for seq in self.open_sequences)
-        while self.closed_sequences and held + rows + sum(map(len, self.closed_sequences)) > self.n_tokens:
+        held = self._n_held
+        n_new = sum(len(entry.tokens) - entry.seq.n_chunk for entry in entries)
+        while self.closed_sequences and held + n_new + sum(map(len, self.closed_sequences)) > self.n_tokens:
             self.closed_sequences.pop(0)
-        if held + rows > self.n_tokens:
-            raise KVCacheFullError(rows, self.n_tokens - held)
+        if held + n_new > self.n_tokens:
+            raise KVCacheFullError(n_new, self.n_tokens - held)
         self.before_step(entries)
-        self.now_s += STEP_S + ROW_S * rows
-        self.steps.append([(entry.seq, list(entry.tokens), entry.logits) for entry in entries])
+        self.now_s += STEP_S + ROW_S * sum(self._go(entry, is_last=entry is entries[-1]) for entry in entries)
+        through = [entry for entry in entries if not entry.seq.n_chunk]
+        self.steps.append([(entry.seq, list(entry.tokens), entry.logits) for entry in through])
         results: list[np.ndarray | None] = []
         for entry in entries:
+            if entry.seq.n_chunk:
+                results.append(None)
+                continue
             entry.seq._tokens.extend(entry.tokens)
             n = {"last": 1, "none": 0}.get(entry.logits, entry.logits)
             ends = range(len(entry.seq) - n + 1, len(entry.seq) + 1)
             results.append(np.stack([self.logits_of(entry.seq._tokens[:end]) for end in ends]) if n else None)
         return results
+
+    def _go(self, entry: Any, is_last: bool) -> float:
+        """Take an entry's tokens through their next stages; gives rows, each counted as the share that these are."""
+        seq, n_left = entry.seq, self.n_stages - entry.seq.n_stages_done
+        n_stages = n_left if entry.n_stages is None else entry.n_stages
+        assert 1 <= n_stages <= n_left and (is_last or n_stages == self.n_stages)
+        assert not seq.chunk or seq.chunk == list(entry.tokens)
+        is_through = n_stages == n_left
+        seq.n_stages_done = 0 if is_through else seq.n_stages_done + n_stages
+        seq.chunk = [] if is_through else list(entry.tokens)
+        return len(entry.tokens) * n_stages / self.n_stages
 
     @property
     def n_evaluated(self) -> int:
@@ -211,6 +243,13 @@ def successor_logits(tokenizer: Tokenizer, pieces: Sequence[str | bytes], loop: 
         return logits
 
     return logits_of
+
+
+@pytest.fixture(params=[1, 6])
+def n_stages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The stages of a FakeEngine's model."""
+    monkeypatch.setattr(FakeEngine, "n_stages", request.param)
+    return int(request.param)
 
 
 @pytest.fixture

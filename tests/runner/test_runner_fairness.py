@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tests.runner.conftest import ROW_S, STEP_S
 
+pytestmark = pytest.mark.usefixtures("n_stages")
+
 END = "<|assistant|>"
 
 

@@ -23,6 +23,8 @@ from localllm.runner.vectors import VectorJob
 from localllm.tokenizer import load_tokenizer
 from tests.runner.conftest import Runner
 
+pytestmark = pytest.mark.usefixtures("n_stages")
+
 SIZES = {"n_ctx": 64, "n_batch": 16}
 
 

@@ -40,6 +40,8 @@ class Stall:
             arrived = await ask(http, side.model, chats[1])
             while running.piece_s[-1] < arrived.piece_s[0] and not answering.done():
                 await asyncio.sleep(0.001)
+            if answering.done():
+                answering.result()  # which raises what went wrong
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
             undisturbed = await ask(http, side.model, replace(chats[0], n_output=len(running.piece_s)))
