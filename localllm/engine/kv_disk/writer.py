@@ -87,7 +87,7 @@ class Writer:
             copied = self._copy(node) if self._sink.is_on else None
             if copied is not None:
                 self._rescued.append(copied)
-                self._wake()
+                self._wake(is_urgent=len(self._rescued) == 1)
 
     @property
     def has_rescued(self) -> bool:
@@ -136,12 +136,12 @@ class Writer:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def _wake(self) -> None:
-        """The lock is held. A thread that waits for the engine to be idle looks by itself."""
+    def _wake(self, is_urgent: bool = False) -> None:
+        """The lock is held. A thread that waits for the engine to be idle looks by itself, unless this is urgent."""
         if self._thread is None and not self._is_closed:
             self._thread = threading.Thread(target=self._run, name="kv_disk_writer", daemon=True)
             self._thread.start()
-        elif self._is_asleep:
+        elif self._is_asleep or is_urgent:
             self._changed.notify_all()
 
     def _run(self) -> None:
