@@ -203,6 +203,16 @@ class Engine:
         if self._disk:
             self._disk.save(timeout_s)
 
+    def n_known(self, tokens: Sequence_[int], key: Hashable = ()) -> int:
+        """How many of `tokens` an `open_sequence` of them would hold at this moment, if there is room for what was read
+        from disk."""
+        known = tokens[: len(tokens) - 1]
+        n = self._tree.find(known, key)[1]
+        if self._disk is None:
+            return n
+        n_pages = n // PAGE_POSITIONS
+        return max(n, PAGE_POSITIONS * (n_pages + self._disk.n_at_hand(known, key, n_pages)))
+
     def open_sequence(self, tokens: Sequence_[int] = (), key: Hashable = ()) -> Sequence:
         """A sequence that holds the longest start of `tokens` that any other held under the same `key`, running or
         closed, except their last: it must be evaluated. The key stands for the adapters in force; None is for a

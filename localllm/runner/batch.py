@@ -62,6 +62,8 @@ class EngineLike(Protocol):
     @property
     def n_tokens_restored(self) -> int: ...
 
+    def n_known(self, tokens: Sequence[int], key: Hashable = ()) -> int: ...
+
     def prefetch(self, tokens: Sequence[int], key: Hashable = ()) -> object: ...
 
     def save_prefixes(self, timeout_s: float) -> None: ...
@@ -274,29 +276,23 @@ class Batch:
             return begun + waiting
         for generation in waiting:
             if not self._order.was_looked_up(generation):
-                self._look_up(generation)
+                self._order.note_known(generation, self._engine.n_known(generation.pending, generation.adapters.key))
         return self._order.sorted(begun + waiting)
-
-    def _look_up(self, generation: Generation) -> None:
-        """See how much of a prompt is in the KV cache, which decides whose turn is first."""
-        try:
-            seq = self._engine.open_sequence(generation.pending, generation.adapters.key)
-        except NoSlotError:
-            return
-        self._order.note_known(generation, len(seq))
-        seq.close()
 
     def _look_again(self, generation: Generation) -> None:
         """Take over what others have evaluated of a prompt while they went before it."""
         assert generation.seq is not None
+        tokens, key = [*generation.seq.tokens, *generation.pending], generation.adapters.key
+        if self._engine.n_known(tokens, key) <= len(generation.seq):
+            return
         try:
-            seq = self._engine.open_sequence([*generation.seq.tokens, *generation.pending], generation.adapters.key)
+            seq = self._engine.open_sequence(tokens, key)
         except NoSlotError:
             return
         if len(seq) > len(generation.seq):
             generation.pause().close()
             generation.start(seq)
-        else:
+        else:  # there was no room for what was read from disk
             seq.close()
 
     def _admit(self, generation: Generation) -> bool:

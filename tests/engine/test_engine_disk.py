@@ -296,18 +296,36 @@ def test_pages_that_give_way_are_written_while_steps_run(
         assert answer(engine, ids(300))[1] == 288
 
 
+def test_to_ask_what_is_known_takes_nothing(load: Load, tmp_path: Path) -> None:
+    """What was read for a prompt waits for it however many look whose turn is first."""
+    tokens = ids(300)
+    with load(tmp_path) as engine:
+        assert engine.n_known(tokens) == 0
+        answer(engine, tokens)
+        assert engine.n_known(tokens) == 299 and engine.n_known([*tokens[:40], 1]) == 40
+        assert engine.n_known(tokens, "another key") == 0
+    with load(tmp_path) as engine:
+        assert engine.n_known(tokens) == 0, "on disk, and not read"
+        held = engine.prefetch(tokens)
+        assert engine.n_known(tokens) == 288
+        assert (engine.n_tokens_restored, engine.n_pages_idle) == (0, 0)
+        assert answer(engine, tokens)[1] == 288
+        del held
+
+
 @pytest.mark.parametrize("are_written", [False, True])
 def test_pages_that_just_gave_way_are_at_hand(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_written: bool
 ) -> None:
     """As those of a request that gave way to others, which nobody prefetches again."""
     if not are_written:
-        monkeypatch.setattr(writer_module.Writer, "_wake", lambda self: None)
+        monkeypatch.setattr(writer_module.Writer, "_wake", lambda self, is_urgent=False: None)
     with load(tmp_path, saves=False, n_pages=16, backend="tape") as engine:
         alone, _ = answer(engine, ids(300))
         answer(engine, ids(510, 1))
         if are_written:
-            wait_for(lambda: engine.n_pages_written >= 9)  # those of the second too where the first took its time
+            wait_for(lambda: engine.n_pages_written >= 9)  # and those of the second once the engine counts as idle
+        assert engine.n_known(ids(300)) == 288
         seq = engine.open_sequence(ids(300))
         assert (len(seq), engine.n_tokens_restored) == (288, 288)
         (logits,) = engine.step([Entry(seq, ids(300)[288:])])
@@ -319,7 +337,7 @@ def test_of_too_many_that_give_way_those_that_others_begin_with_stay(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "MAX_RESCUED_BYTES", 0)  # which leaves room for 8
-    monkeypatch.setattr(writer_module.Writer, "_wake", lambda self: None)
+    monkeypatch.setattr(writer_module.Writer, "_wake", lambda self, is_urgent=False: None)
     with load(tmp_path, n_pages=16) as engine:
         answer(engine, ids(500))
         answer(engine, ids(510, 1))

@@ -114,12 +114,15 @@ class FakeEngine:
     def save_prefixes(self, timeout_s: float) -> None:
         """There is no disk."""
 
+    def n_known(self, tokens: Sequence[int], key: Hashable = ()) -> int:
+        others = [seq.tokens for seq in (*self.open_sequences, *self.closed_sequences) if seq.key == key]
+        n_known = max((common_length(other, tokens) for other in others), default=0)
+        return min(n_known, max(len(tokens) - 1, 0))
+
     def open_sequence(self, tokens: Sequence[int] = (), key: Hashable = ()) -> FakeSequence:
         if len(self.open_sequences) >= self.n_slots:
             raise NoSlotError(self.n_slots)
-        others = [seq.tokens for seq in (*self.open_sequences, *self.closed_sequences) if seq.key == key]
-        n_known = max((common_length(other, tokens) for other in others), default=0)
-        known = tokens[: min(n_known, max(len(tokens) - 1, 0))]
+        known = tokens[: self.n_known(tokens, key)]
         self.open_sequences.append(FakeSequence(self, known, key))
         return self.open_sequences[-1]
 

@@ -125,6 +125,16 @@ class DiskTier:
                 waiting = self._read[page.chain] = ReadPage(content)
         return waiting
 
+    def n_at_hand(self, tokens: Tokens[int], key: Hashable, n_known: int) -> int:
+        """How many pages `take` would give."""
+        n = 0
+        if len(self._read) or self.writer.has_rescued:
+            for page in self._pages(tokens, key, n_known):
+                if not self._is_at_hand(page):
+                    break
+                n += 1
+        return n
+
     def take(self, tokens: Tokens[int], key: Hashable, n_known: int) -> Iterator[Bytes]:
         """The contents that wait for the pages of `tokens` behind the first n_known, and of pages that the tree gave up
         so lately that reading them is a copy too: those of a request, foremost, that gave way to others."""
@@ -137,6 +147,12 @@ class DiskTier:
             yield content
             if waiting := self._read.pop(page.chain, None):
                 waiting.content = None
+
+    def _is_at_hand(self, page: PageId) -> bool:
+        waiting = self._read.get(page.chain)
+        if waiting is not None and waiting.content is not None:
+            return True
+        return self.writer.rescued(page) is not None or self.writer.was_just_written(page)
 
     def _at_hand(self, page: PageId) -> Bytes | None:
         waiting = self._read.get(page.chain)
