@@ -4,20 +4,22 @@ Two bounds hold beside decoding. A step should end within a target time; and, si
 milliseconds, it should take no more than STRETCH times as long as without prefill: who reads along notices a rhythm
 that breaks. A few rows of a prompt cost much more each than many, and one may take longer than there is: then a chunk
 of rows goes through some stages of the model, as a rule its layers, and through the next ones in later steps. Where
-more prompts wait than answers run, it may take longer by as much: what delays a few brings many
-nearer. Where a step without prefill is near the target by itself, or above it, prompts get SHARE_AT_LEAST.
+more prompts wait than answers run, a step may be longer by as much: what delays a few brings many nearer. Where a step
+without prefill is near the target by itself, or above it, prompts get SHARE_AT_LEAST.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Sequence
+from math import ceil, inf
 from typing import NamedTuple
 
 from localllm.runner.costs import Costs
 
-STRETCH = 1.75
-"""A step with prefill beside decoding, in units of one without."""
+STRETCH = 1.6
+"""A step with prefill beside an answer, in units of one without."""
+STRETCH_BESIDE_SEVERAL = 1.75
+"""The same beside more answers: then requests mostly wait for each other, and steps are longer anyway."""
 SHARE_AT_LEAST = 0.5
 """What prefill may add to a step that is too long without it, as a share of that."""
 ALONE_S = 0.25
@@ -27,8 +29,8 @@ ALONE_STEPS = 8
 ROWS_UNKNOWN = 64
 """Rows of prefill alone as long as nothing was measured."""
 CHUNK_ROWS = 16
-"""Rows that go through the stages of a model together where fewer would fit into a step as a whole: more would cost
-little less each, and make the steps of models of few layers uneven."""
+"""Rows, at least, that go through the stages of a model together where fewer would fit into a step as a whole: more
+would cost little less each, and make the steps of models of few layers uneven."""
 ROWS_ALONE = 16
 """Rows of prefill alone, at least: fewer would read the weights for next to nothing."""
 N_PROBES = 2
@@ -118,7 +120,8 @@ class Budget:
         features = decode_features(decoding)
         if self._wants_probe(features):
             return Room(self._prefill, 0, 0.0, 0, False)
-        left_s = self._left_s(features, n_prompts / len(decoding))
+        stretch = STRETCH if len(decoding) == 1 else STRETCH_BESIDE_SEVERAL
+        left_s = self._left_s(features, (stretch - 1) * max(1.0, n_prompts / len(decoding)))
         return Room(self._prefill, n_rows, left_s, 1, False, self._n_stages)
 
     def vector_rows(self, decoding: Sequence[Part], n_before: int) -> int:
@@ -126,14 +129,13 @@ class Budget:
         if not decoding or self._target_s <= 0:
             room = self._room_alone(self._hidden)
         else:
-            room = Room(self._hidden, self._n_batch, self._left_s(decode_features(decoding), 1), 1, True)
+            room = Room(self._hidden, self._n_batch, self._left_s(decode_features(decoding), STRETCH - 1), 1, True)
         return room.take(n_before, self._n_batch).n
 
-    def _left_s(self, features: Sequence[float], n_waiting: float) -> float:
-        """What may be added to a step in which rows decode, where so many wait for each that does."""
+    def _left_s(self, features: Sequence[float], share: float) -> float:
+        """What may be added to a step in which rows decode: that share of it, but for the target."""
         base_s = self._decode.seconds(features)
-        limit_s = base_s + (STRETCH - 1) * max(1.0, n_waiting) * base_s
-        return max(min(self._target_s, limit_s) - base_s, SHARE_AT_LEAST * base_s)
+        return max(min(self._target_s, (1 + share) * base_s) - base_s, SHARE_AT_LEAST * base_s)
 
     def _room_alone(self, costs: Costs, n_stages: int = 1) -> Room:
         if self._target_s <= 0:
@@ -173,7 +175,7 @@ class Room:
         n_most = min(n_wanted, self._n_rows)
         n, n_chunk = self._n_fitting(n_before, n_most), min(n_most, CHUNK_ROWS)
         if n < n_chunk and self._begins_chunks and (n == 0 or self._n_stages_fitting(n_before, n_chunk, 1)):
-            return self.go_on(n_before, n_chunk, 0)
+            return self.go_on(n_before, self._chunk_rows(n_before, n_most), 0)
         if self._has_claim:
             n = max(n, min(self._n_at_least, n_most))
         return self._give(n_before, Grant(max(n, 0)))
@@ -183,9 +185,10 @@ class Room:
         if n > self._n_rows or self._is_staged:
             return NOTHING
         n_left = self._n_stages - n_done
-        n_stages = max(self._n_stages_fitting(n_before, n, n_left), int(self._has_claim))
-        if n_stages == 0:
+        n_most = max(self._n_stages_fitting(n_before, n, n_left), int(self._has_claim))
+        if n_most == 0:
             return NOTHING
+        n_stages = ceil(n_left / ceil(n_left / n_most))  # in as few steps, all of them alike
         self._is_staged = n_done > 0 or n_stages < n_left
         return self._give(n_before, Grant(n, n_stages if n_stages < n_left else None, n_stages / self._n_stages))
 
@@ -206,22 +209,31 @@ class Room:
 
     def _n_fitting(self, n_before: int, n_most: int) -> int:
         """The most rows that the time is enough for."""
-        return self._most(n_most, lambda n: Part(n_before, n))
-
-    def _n_stages_fitting(self, n_before: int, n: int, n_most: int) -> int:
-        """The most stages that it is enough for."""
-        return self._most(n_most, lambda n_stages: Part(n_before, n, n_stages / self._n_stages))
-
-    def _most(self, n_most: int, part_of: Callable[[int], Part]) -> int:
-        """The largest number up to n_most whose part the time is enough for."""
         low, high = 0, max(n_most, 0)
         while low < high:
             middle = (low + high + 1) // 2
-            if self._seconds == inf or self._cost_s(part_of(middle)) <= self._seconds:
+            if self._seconds == inf or self._cost_s(Part(n_before, middle)) <= self._seconds:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def _cost_s(self, part: Part) -> float:
-        return self._costs.seconds(prefill_features([*self._taken, part], self._is_alone))
+    def _chunk_rows(self, n_before: int, n_most: int) -> int:
+        """So many rows that of the steps which they take little is left unused."""
+
+        def rows_a_step(n: int) -> float:
+            n_stages = self._n_stages_fitting(n_before, n, self._n_stages)
+            return n / ceil(self._n_stages / n_stages) if n_stages else 0
+
+        return max(range(min(CHUNK_ROWS, n_most), min(2 * CHUNK_ROWS, n_most + 1)), key=rows_a_step)
+
+    def _n_stages_fitting(self, n_before: int, n: int, n_most: int) -> int:
+        """The most stages that the time is enough for."""
+        taken_s = self._cost_s()
+        stage_s = (self._cost_s(Part(n_before, n)) - taken_s) / self._n_stages
+        if self._seconds == inf or stage_s <= 0:
+            return n_most
+        return max(0, min(n_most, int((self._seconds - taken_s) / stage_s)))
+
+    def _cost_s(self, *more: Part) -> float:
+        return self._costs.seconds(prefill_features([*self._taken, *more], self._is_alone))

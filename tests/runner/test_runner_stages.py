@@ -52,7 +52,7 @@ def test_chunks_go_through_in_several_steps(busy_runner: Any) -> None:
         runner.batch.step()
         gaps.append(runner.engine.now_s - before_s)
         sizes |= {seq.n_chunk for seq in chunks_of(runner)}
-    assert max(sizes) == CHUNK_ROWS and len(runner.engine.steps) - n_steps > 200 // CHUNK_ROWS
+    assert CHUNK_ROWS <= max(sizes) < 2 * CHUNK_ROWS and len(runner.engine.steps) - n_steps > 200 // CHUNK_ROWS
     assert max(gaps) < 2.2 * (STEP_S + ROW_S) and runner.engine.now_s - began_s < 0.5
     runner.run()
     assert runner.result(asked).text == "abcdef" * 2 and runner.result(running).text == "abcdef" * 200
