@@ -129,7 +129,7 @@ class TapeProgram:
             self._step.counts[0] = n
             if step.adaptations:
                 self._adapted_to(step, n)
-            self._team.run(tape.lines[first:end], n)
+            self._team.run(tape.lines, n, first, end)
 
         run_staged(tape.cuts, len(tape.lines), len(step.ids), staged, self._team.n_threads, run)
 

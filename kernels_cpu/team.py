@@ -144,14 +144,17 @@ class Team:
             if self._state[PARKED + 8 * thread + 1]:
                 self._wake[thread].release()
 
-    def run(self, tape: np.ndarray, n_rows: int = 1) -> None:
-        """Run every row of `tape` (int64 [n_lines, words], C order) on all threads, without the GIL.
+    def run(self, tape: np.ndarray, n_rows: int = 1, first: int = 0, end: int | None = None) -> None:
+        """Run every row of `tape` (int64 [n_lines, words], C order), or those from `first` to before `end`, on all
+        threads, without the GIL.
 
         `n_rows` is the number of rows of the step, which decides where threads must wait for each other.
         """
         if tape is not self._tape:
             self._tape, self._lines = tape, (int(tape.ctypes.data), len(tape), int(tape.strides[0]))
-        if _run(self._address, self.n_threads, *self._lines, n_rows):
+        address, n_lines, line_bytes = self._lines
+        n_lines = (n_lines if end is None else end) - first
+        if _run(self._address, self.n_threads, address + first * line_bytes, n_lines, line_bytes, n_rows):
             self._wake_parked()
             _lead(self._address, self.n_threads)
 

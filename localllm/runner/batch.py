@@ -255,6 +255,8 @@ class Batch:
                 if not is_open or is_about_to_be_known(generation, shares):
                     continue
                 is_open = self._admit(generation)
+            elif generation.seq.n_chunk and room.is_staged:
+                continue
             elif generation not in self._last_prompts:
                 self._look_again(generation)
             if generation.seq is None or generation.is_done:
@@ -267,6 +269,8 @@ class Batch:
 
     def _grant(self, seq: SequenceLike, n_ready: int, room: Room) -> Grant:
         """What a prompt gets of a step: tokens that are on their way through the model go on, others begin."""
+        if seq.n_chunk > room.n_rows:
+            seq.truncate(len(seq))  # so many are decoding by now that these might wait for long
         if seq.n_chunk:
             return room.go_on(len(seq), seq.n_chunk, seq.n_stages_done)
         return room.take(len(seq), n_ready)
@@ -283,7 +287,7 @@ class Batch:
         """Take over what others have evaluated of a prompt while they went before it."""
         assert generation.seq is not None
         tokens, key = [*generation.seq.tokens, *generation.pending], generation.adapters.key
-        if self._engine.n_known(tokens, key) <= len(generation.seq):
+        if self._engine.n_known(tokens, key) <= len(generation.seq) + generation.seq.n_chunk:
             return
         try:
             seq = self._engine.open_sequence(tokens, key)
@@ -354,7 +358,9 @@ class Batch:
                 self._fail(plan.shares[0].generation, error)
                 return
             for share in plan.shares:
-                if share.generation.seq is not None:
+                if (seq := share.generation.seq) is not None:
+                    if seq.n_chunk:
+                        seq.truncate(len(seq))
                     self._evaluate(Plan(prompts=[Share(share.generation, share.n)]))
             return
         for (generation, n, *_), logits in zip(plan.shares, results, strict=True):

@@ -65,12 +65,13 @@ def decode_features(parts: Sequence[Part]) -> tuple[float, float, float]:
 
 def prefill_features(parts: Sequence[Part], is_alone: bool) -> tuple[float, float, float, float]:
     """A step of its own, its rows, the positions that are read from memory, and those that further rows attend to."""
+    step = float(is_alone) * max((part.share for part in parts), default=1.0)
     n_rows, n_read, n_attended = 0.0, 0.0, 0.0
     for n_before, n, share in parts:
         n_rows += share * n
         n_read += share * n_before
         n_attended += share * (n - 1) * (n_before + n // 2)
-    return float(is_alone), n_rows, n_read, n_attended
+    return step, n_rows, n_read, n_attended
 
 
 class Budget:
@@ -161,6 +162,16 @@ class Room:
         self._n_stages = n_stages
         self._is_staged = False
         self._taken: list[Part] = []
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that are left."""
+        return self._n_rows
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether a chunk goes through some of the stages already."""
+        return self._is_staged
 
     def fits(self, n_before: int) -> bool:
         """Whether a prompt of which so many tokens are evaluated would get anything."""

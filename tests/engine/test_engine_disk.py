@@ -289,6 +289,7 @@ def test_pages_that_give_way_are_written_while_steps_run(
     with load(tmp_path, saves=False, n_pages=16) as engine:
         answer(engine, ids(300))
         assert engine.n_pages_written == 0
+        wait_for(lambda: bool(engine._disk.writer._changed._waiters))  # type: ignore[union-attr, attr-defined]
         answer(engine, ids(510, 1))
         assert engine.n_pages_evicted >= 9
         wait_for(lambda: engine.n_pages_written == 9)
@@ -325,7 +326,7 @@ def test_pages_that_just_gave_way_are_at_hand(
         answer(engine, ids(510, 1))
         if are_written:
             wait_for(lambda: engine.n_pages_written >= 9)  # and those of the second once the engine counts as idle
-        assert engine.n_known(ids(300)) == 288
+        wait_for(lambda: engine.n_known(ids(300)) == 288)
         seq = engine.open_sequence(ids(300))
         assert (len(seq), engine.n_tokens_restored) == (288, 288)
         (logits,) = engine.step([Entry(seq, ids(300)[288:])])

@@ -89,7 +89,8 @@ def test_what_all_layers_read_crosses_too() -> None:
     for layer in range(N_LAYERS):
         x = g.add(norms_before(g, x, layer), of_all)
     g.output(g.linear(g.select_outputs(x), matrix("out")))
-    assert [cut.values for cut in cuts_of(steps_of(g))] == [(of_all, cut.values[1]) for cut in cuts_of(steps_of(g))]
+    cuts = cuts_of(steps_of(g))
+    assert len(cuts) == N_LAYERS - 1 and all(cut.values[0] is of_all and len(cut.values) == 2 for cut in cuts)
 
 
 def test_a_model_without_a_cache_has_one_stage() -> None:

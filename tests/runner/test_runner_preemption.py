@@ -16,6 +16,7 @@ from localllm.engine import Engine, KVCacheFullError
 from localllm.gguf import open_gguf
 from localllm.messages import Prefill, Ready
 from localllm.runner.batch import Batch
+from localllm.runner.budget import Room
 from localllm.runner.model import Model
 from localllm.runner.service import Preparation
 from localllm.runner.templates import Templates
@@ -243,8 +244,14 @@ def test_what_cannot_fit_alone_is_an_error_with_the_numbers(small_runner: Any) -
     assert len(runner.generate("v" * 10, options={"num_predict": 5}).text) == 5
 
 
-def test_with_the_engine_answers_are_the_same_bit_for_bit(tmp_path: Path, tiny_models: ModuleType) -> None:
-    tiny_models.random_model(tmp_path / "m.gguf")
+def test_with_the_engine_answers_are_the_same_bit_for_bit(
+    tmp_path: Path, tiny_models: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where prompts beside answers go through two layers a step."""
+    tiny_models.random_model(tmp_path / "m.gguf", n_layers=5)
+    monkeypatch.setattr(Room, "_n_fitting", lambda room, n_before, n_most: n_most if room._is_alone else 0)
+    monkeypatch.setattr(Room, "_n_stages_fitting", lambda room, n_before, n, n_most: min(2, n_most))
+    chunks: set[tuple[int, int]] = set()
 
     def run(n_pages: int, n_parallel: int) -> tuple[list[Any], int]:
         with open_gguf([str(tmp_path / "m.gguf")]) as gguf:
@@ -255,6 +262,14 @@ def test_with_the_engine_answers_are_the_same_bit_for_bit(tmp_path: Path, tiny_m
             model = Model("m", engine, tokenizer, Templates(gguf.metadata, None, "", ""), n_parallel, Ready(256))
             runner.preparation = Preparation(model, runner.sent.append)
             runner.batch = Batch(engine, n_parallel, runner.sent.append)
+            step = engine.step
+
+            def noted(entries: Any) -> Any:
+                results = step(entries)
+                chunks.update((e.seq.n_chunk, e.seq.n_stages_done) for e in entries if e.seq.n_chunk)
+                return results
+
+            monkeypatch.setattr(engine, "step", noted)
             options = {"num_predict": 150, "temperature": 1.0, "ignore_eos": True, "draft_num_predict": -1}
             ids = [
                 runner.submit("hello world " * (i + 3), options={**options, "seed": i}, logprobs=True) for i in range(5)
@@ -266,5 +281,7 @@ def test_with_the_engine_answers_are_the_same_bit_for_bit(tmp_path: Path, tiny_m
             return [(r.text, r.logprobs) for r in results], n_preemptions(runner)
 
     alone, none = run(n_pages=64, n_parallel=1)
+    assert not chunks
     together, some = run(n_pages=12, n_parallel=5)
     assert together == alone and none == 0 < some
+    assert {n_stages for _, n_stages in chunks} == {2, 4}

@@ -19,7 +19,7 @@ def busy_runner(script_runner: Any, monkeypatch: pytest.MonkeyPatch) -> Callable
     monkeypatch.setattr(FakeEngine, "n_stages", 6)
 
     def make(**sizes: Any) -> tuple[Any, str]:
-        runner = script_runner(loop=True, n_batch=512, **{"n_parallel": 3, **sizes})
+        runner = script_runner(loop=True, **{"n_batch": 512, "n_parallel": 3, **sizes})
         runner.generate("w" * 100 + END, options={"num_predict": 4})
         request_id = runner.submit("r" + END, options={"num_predict": 600})
         for _ in range(10):
@@ -80,6 +80,35 @@ def test_a_shorter_prompt_overtakes_what_waits_between_stages(busy_runner: Any) 
     assert (waiting.n_stages_done, len(waiting)) == (n_done, n_before), "it waits where it was"
     runner.run()
     assert runner.result(short).text == runner.result(long).text == "abcdef"
+
+
+@pytest.mark.parametrize(("n_more", "is_lost"), [(3, False), (200, True)])
+def test_it_is_given_up_only_for_more_than_it_has(busy_runner: Any, n_more: int, is_lost: bool) -> None:
+    """What another has evaluated of the same prompt meanwhile."""
+    runner, _ = busy_runner()
+    long = runner.submit("y" * 2000 + END, options={"num_predict": 3})
+    waiting = step_until_under_way(runner)
+    short = runner.submit("y" * (len(waiting) + n_more) + END, options={"num_predict": 1})
+    while not runner.result(short).messages or runner.result(short).messages[-1].type != "done":
+        runner.batch.step()
+    for _ in range(2):
+        runner.batch.step()
+    assert waiting.is_open != is_lost
+    runner.run()
+    assert runner.result(long).text == "abcdef"
+
+
+def test_more_that_decode_do_not_keep_it_waiting(busy_runner: Any) -> None:
+    """There is no room for its rows beside theirs any more: it goes on with fewer."""
+    runner, running = busy_runner(n_batch=CHUNK_ROWS + 1)
+    long = runner.submit("y" * 300 + END, options={"num_predict": 3})
+    assert step_until_under_way(runner).n_chunk == CHUNK_ROWS
+    runner.submit("z" + END, options={"num_predict": 600})
+    while not runner.result(long).chunks:
+        runner.batch.step()
+    assert len(runner.result(running).text) < 2 * 300
+    runner.run()
+    assert runner.result(long).text == "abcdef"
 
 
 def test_it_goes_on_at_once_where_nobody_decodes_any_more(busy_runner: Any) -> None:
