@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from measuring.servers import free_port
+
 SPARE_S = 4
 """Seconds in which the daemon has started its next runner ahead."""
 
@@ -17,17 +19,18 @@ class Daemon:
     """Starts at once; `close` ends it. `folder` takes the state, the models and the cache."""
 
     def __init__(self, model: str, folder: Path, n_threads: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = free.getsockname()
+        address = ("127.0.0.1", free_port())
         folders = {"STATE_DIR": folder, "MODELS": folder / "models", "CACHE_DIR": folder / "cache"}
         settings = {**folders, "HOST": f"{address[0]}:{address[1]}", "NUM_THREADS": n_threads}
         self._env = os.environ | {f"LOCALLLM_{name}": str(value) for name, value in settings.items()}
-        self._process = self._start("serve", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        log = folder / "daemon.log"
+        with log.open("wb") as file:
+            self._process = self._start("serve", stdout=subprocess.DEVNULL, stderr=file.fileno())
         # A command that finds no daemon would start another one.
         while not _answers(address):
             if self._process.poll() is not None:
-                raise SystemExit(f"Error: the daemon ended at its start: exit status {self._process.returncode}")
+                status = self._process.returncode
+                raise SystemExit(f"Error: the daemon ended at its start: exit status {status}\n{log.read_text()}")
             time.sleep(0.05)
         self._start("pull", f"file:{Path(model).resolve()}", stderr=subprocess.DEVNULL).wait()
         listed = self._start("list", stdout=subprocess.PIPE).communicate()[0].decode()

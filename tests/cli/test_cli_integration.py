@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.ports import free_port
+
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 PIECES = ["Once", " upon", " a", " time"]
@@ -38,9 +40,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch, cache_dir: Path) -> Iterator[int]:
     """The port that commands will start their daemon on; it is ended afterwards."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number: int = free.getsockname()[1]
+    number = free_port()
     monkeypatch.setenv("LOCALLLM_HOST", f"127.0.0.1:{number}")
     monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(cache_dir))
     yield number

@@ -1,7 +1,6 @@
 """Starting the daemon, and what the command line must not import."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import pytest
 
 from localllm.cli.daemon import ensure_running, log_path
 from localllm.client import Client, ClientError, NoServerError
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,9 +31,7 @@ if not os.path.exists(sys.argv[2] + ".over"):  # one that started slowly, where 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number: int = free.getsockname()[1]
+    number = free_port()
     monkeypatch.setenv("LOCALLLM_HOST", f"127.0.0.1:{number}")
     return number
 

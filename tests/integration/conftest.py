@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import psutil
 import pytest
 
 from localllm import env
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 # The first load may have to compile the kernels, on a busy machine.
@@ -105,12 +105,6 @@ class Server:
         status = self.process.wait(40)
         self.http.close()
         return status
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from registry import Access, Catalog, Progress, Store, parse_name
 from registry.download.partial import completed_on_disk
 from registry.manifest import CONFIG_MEDIA_TYPE, LAYER_MEDIA_TYPE_PREFIX, Layer, build_manifest
 from registry.remote import Patience
+from tests.ports import free_port
 
 PROGRAM = shutil.which("docker-registry") or shutil.which("registry")
 pytestmark = [
@@ -51,8 +51,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running registry with `lib/big` and `lib/small`, put there by its HTTP API."""
     assert PROGRAM is not None
     folder = tmp_path_factory.mktemp("docker-registry")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "config.yml").write_text(
         f"version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {folder}/data\nhttp:\n  addr: 127.0.0.1:{port}\n"
     )

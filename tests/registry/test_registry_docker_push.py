@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from registry.digests import digest_of
 from registry.manifest import CONFIG_MEDIA_TYPE, LAYER_MEDIA_TYPE_PREFIX, Layer, build_manifest
 from registry.push import push
 from registry.remote import Access
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.integration,
@@ -38,9 +38,7 @@ class DockerRegistry:
     """The process; `log` is its access log so far."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.host = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.host = f"127.0.0.1:{free_port()}"
         folder.mkdir()
         config, self._log = folder / "config.yml", folder / "log"
         config.write_text(CONFIG % (folder / "data", int(self.host.rpartition(":")[2])))

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from registry.create import ModelContents, ModelFacts, create_from_gguf
 from registry.names import parse_name
 from registry.progress import PULLING_MANIFEST, Progress
 from registry.store import Store
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 FAKE_RUNNER = ROOT / "tests/scheduler/fake_runner.py"
@@ -141,12 +141,6 @@ class LiveDaemon:
         """End it with a signal; its status and its log."""
         self.process.send_signal(number)
         return self.process.wait(timeout=30), self.log.read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
