@@ -17,9 +17,9 @@ from typing import NamedTuple
 from localllm.runner.costs import Costs
 
 STRETCH = 1.6
-"""A step with prefill beside an answer, in units of one without."""
-STRETCH_BESIDE_SEVERAL = 1.75
-"""The same beside more answers: then requests mostly wait for each other, and steps are longer anyway."""
+"""A step with prefill of a prompt beside an answer, in units of one without."""
+STRETCH_OF_SEVERAL = 1.75
+"""The same with more prompts or answers: then requests mostly wait for each other, and steps are longer anyway."""
 SHARE_AT_LEAST = 0.5
 """What prefill may add to a step that is too long without it, as a share of that."""
 ALONE_S = 0.25
@@ -121,7 +121,7 @@ class Budget:
         features = decode_features(decoding)
         if self._wants_probe(features):
             return Room(self._prefill, 0, 0.0, 0, False)
-        stretch = STRETCH if len(decoding) == 1 else STRETCH_BESIDE_SEVERAL
+        stretch = STRETCH if len(decoding) == n_prompts == 1 else STRETCH_OF_SEVERAL
         left_s = self._left_s(features, (stretch - 1) * max(1.0, n_prompts / len(decoding)))
         return Room(self._prefill, n_rows, left_s, 1, False, self._n_stages)
 
@@ -215,8 +215,9 @@ class Room:
 
     @property
     def _begins_chunks(self) -> bool:
-        """Whether a prompt may go through some stages only: alone it has the time, and is faster with more rows."""
-        return self._n_stages > 1 and not self._is_staged and not self._is_alone
+        """Whether a prompt may go through some stages only. Alone it has the time, and is faster with more rows; and in
+        what another has left of a step a chunk would only begin, to have no more than its rest of the next one."""
+        return self._n_stages > 1 and not self._taken and not self._is_alone
 
     def _n_fitting(self, n_before: int, n_most: int) -> int:
         """The most rows that the time is enough for."""
