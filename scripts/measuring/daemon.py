@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from measuring.servers import free_port
+from measuring.ports import free_port
 
 SPARE_S = 4
 """Seconds in which the daemon has started its next runner ahead."""

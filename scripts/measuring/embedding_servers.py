@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from measuring.servers import Daemon, Server, free_port
+from measuring.ports import free_port
+from measuring.servers import Daemon, Server
 
 
 class OurServer(Daemon):

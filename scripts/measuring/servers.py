@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +15,7 @@ from typing import Any
 import httpx
 
 from localllm import env
+from measuring.ports import free_port
 
 PREFIXES = ("LOCALLLM_", "OLLAMA_")
 MADE_OF_FILES = ("kernels", "tokenizers", "weights")
@@ -140,13 +138,3 @@ def _without_settings() -> dict[str, str]:
     """This process's environment without what would set up a daemon otherwise."""
     kept = "LOCALLLM_CPU"
     return {name: value for name, value in os.environ.items() if name == kept or not name.startswith(PREFIXES)}
-
-
-def free_port() -> int:
-    """A port that nobody listens on, below those that systems give to connections: one of these may be taken at any
-    moment."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.ports import free_port
+from measuring.ports import free_port
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]

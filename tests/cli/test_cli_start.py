@@ -11,7 +11,7 @@ import pytest
 
 from localllm.cli.daemon import ensure_running, log_path
 from localllm.client import Client, ClientError, NoServerError
-from tests.ports import free_port
+from measuring.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from localllm import env
-from tests.ports import free_port
+from measuring.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 # The first load may have to compile the kernels, on a busy machine.

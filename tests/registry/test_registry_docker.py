@@ -20,11 +20,11 @@ import httpx
 import pytest
 
 import registry
+from measuring.ports import free_port
 from registry import Access, Catalog, Progress, Store, parse_name
 from registry.download.partial import completed_on_disk
 from registry.manifest import CONFIG_MEDIA_TYPE, LAYER_MEDIA_TYPE_PREFIX, Layer, build_manifest
 from registry.remote import Patience
-from tests.ports import free_port
 
 PROGRAM = shutil.which("docker-registry") or shutil.which("registry")
 pytestmark = [

@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 import registry
+from measuring.ports import free_port
 from registry.digests import digest_of
 from registry.manifest import CONFIG_MEDIA_TYPE, LAYER_MEDIA_TYPE_PREFIX, Layer, build_manifest
 from registry.push import push
 from registry.remote import Access
-from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.integration,

@@ -24,11 +24,11 @@ from localllm.scheduler import Scheduler
 from localllm.scheduler.budget import Budget
 from localllm.scheduler.memory import MemoryEstimate
 from localllm.server import Daemon, Settings, create_app
+from measuring.ports import free_port
 from registry.create import ModelContents, ModelFacts, create_from_gguf
 from registry.names import parse_name
 from registry.progress import PULLING_MANIFEST, Progress
 from registry.store import Store
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 FAKE_RUNNER = ROOT / "tests/scheduler/fake_runner.py"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from measuring.servers import Daemon, Server, free_port
+from measuring.ports import free_port
+from measuring.servers import Daemon, Server
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ports for servers under test."""
+"""Ports for servers under test, those that are measured and those of the tests."""
 
 from __future__ import annotations
 
